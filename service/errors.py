@@ -1,0 +1,104 @@
+"""The one exception tree. Every error names the field, file or flag at fault and how to mend it.
+
+    GroundrecError
+    ├── StartupError              exit code 2, one line, the port is never opened
+    │   ├── CheckpointError       missing, truncated, tampered or foreign checkpoint
+    │   ├── SettingsError         a setting that cannot be served
+    │   └── VersionError          a vLLM (or Python) that this code was not written for
+    └── RequestError              becomes one problem+json document
+        ├── InvalidRequestError   422  invalid-request
+        ├── UnknownVersionError   503  catalog-version-gone
+        ├── OverloadedError       503  overloaded
+        ├── DeadlineError         503  deadline-exceeded
+        ├── EngineError           503  engine-unavailable
+        └── StorageError          503  storage-unavailable
+
+It sits below every layer and imports nothing.
+"""
+
+
+class GroundrecError(Exception):
+    """Root of everything this project raises on purpose."""
+
+
+class StartupError(GroundrecError):
+    """The program cannot start; ``str(error)`` is the one line to print."""
+
+
+class CheckpointError(StartupError):
+    """The checkpoint is missing, truncated, tampered with or made for something else."""
+
+
+class SettingsError(StartupError):
+    """A setting is unknown, malformed or cannot be served."""
+
+
+class VersionError(StartupError):
+    """An installed library is not the version whose interfaces this code relies on."""
+
+
+class RequestError(GroundrecError):
+    """A request that cannot be answered; carries its problem type, HTTP status and, for 503, when to retry."""
+
+    problem = "internal-error"
+    title = "Internal error"
+    status = 500
+    retry_after_seconds: int | None = None
+
+    def __init__(self, detail: str, *, pointer: str | None = None) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.pointer = pointer
+
+
+class InvalidRequestError(RequestError):
+    """The request itself is wrong; ``pointer`` is the JSON pointer of the field."""
+
+    problem = "invalid-request"
+    title = "The request is invalid"
+    status = 422
+
+
+class UnknownVersionError(RequestError):
+    """The engine no longer holds the catalogue version the request was admitted under."""
+
+    problem = "catalog-version-gone"
+    title = "The catalogue version is gone"
+    status = 503
+    retry_after_seconds = 1
+
+
+class OverloadedError(RequestError):
+    """The server is full; nothing was started."""
+
+    problem = "overloaded"
+    title = "The server is full"
+    status = 503
+    retry_after_seconds = 1
+
+
+class DeadlineError(RequestError):
+    """The request's deadline passed before an answer existed."""
+
+    problem = "deadline-exceeded"
+    title = "The deadline passed"
+    status = 503
+    retry_after_seconds = 1
+
+
+class EngineError(RequestError):
+    """The engine failed or is gone."""
+
+    problem = "engine-unavailable"
+    title = "The engine is unavailable"
+    status = 503
+    retry_after_seconds = 2
+
+
+class StorageError(RequestError):
+    """Redis did not acknowledge a write or could not be read."""
+
+    problem = "storage-unavailable"
+    title = "Storage is unavailable"
+    status = 503
+    retry_after_seconds = 2

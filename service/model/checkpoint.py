@@ -1,0 +1,297 @@
+"""A servable checkpoint: a folder of safetensors and JSON under a sha256 manifest, and nothing else.
+
+    manifest.json              the contract, see `manifest`
+    lm/                        config.json, model.safetensors, tokenizer.json, tokenizer_config.json
+    prefix_memory.safetensors  tables, W_out, touch counts (absent without a memory)
+    quantizer.safetensors      codebooks and, for RQ-VAE, its encoder
+    catalog.jsonl              item_id, title, description, attributes, one item a line
+    catalog.safetensors        codes int32 [N, L], embeddings float32 [N, E], popularity int64 [N]
+    text_encoder/              a sentence-transformers folder
+
+No pickle, no code, no hub. Every defect is a `CheckpointError` that names the file. It loads no language model.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from service.errors import CheckpointError
+from service.model.item_text import AttributeValue
+from service.model.manifest import SCHEMA_VERSION, FileEntry, Manifest
+from service.model.prefix_memory import PrefixMemory, PrefixMemoryConfig
+from service.model.prompt import PromptTemplate
+from service.model.quantizer import ResidualQuantizer
+from service.model.semantic_ids import SidSpace
+
+MANIFEST = "manifest.json"
+LM_FOLDER = "lm"
+TEXT_ENCODER_FOLDER = "text_encoder"
+PREFIX_MEMORY = "prefix_memory.safetensors"
+QUANTIZER = "quantizer.safetensors"
+CATALOG_ITEMS = "catalog.jsonl"
+CATALOG_TENSORS = "catalog.safetensors"
+
+_ALLOWED_SUFFIXES = {".json", ".jsonl", ".safetensors"}
+_REQUIRED = (f"{LM_FOLDER}/config.json", f"{LM_FOLDER}/model.safetensors", QUANTIZER, CATALOG_ITEMS, CATALOG_TENSORS)
+
+
+@dataclass(frozen=True, slots=True)
+class ItemRecord:
+    """An item as the catalogue knows it."""
+
+    item_id: str
+    title: str
+    description: str
+    attributes: Mapping[str, AttributeValue]
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogTensors:
+    """In the order of ``catalog.jsonl``: codes int [N, L], unit embeddings float32 [N, E], popularity int64 [N]."""
+
+    codes_NL: NDArray[np.integer]
+    embedding_NE: NDArray[np.float32]
+    popularity_N: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A verified checkpoint. Large parts are loaded on request."""
+
+    folder: Path
+    manifest: Manifest
+    space: SidSpace
+    prompt: PromptTemplate
+
+    @property
+    def lm_folder(self) -> Path:
+        """A Hugging Face model folder with the extended vocabulary."""
+        return self.folder / LM_FOLDER
+
+    @property
+    def text_encoder_folder(self) -> Path:
+        """The sentence-transformers folder that embeds item text."""
+        return self.folder / TEXT_ENCODER_FOLDER
+
+    def items(self) -> list[ItemRecord]:
+        """The catalogue the model was trained with."""
+        lines = (self.folder / CATALOG_ITEMS).read_text(encoding="utf-8").splitlines()
+        return [ItemRecord(**json.loads(line)) for line in lines]
+
+    def catalog_tensors(self) -> CatalogTensors:
+        """Codes, embeddings and popularity of `items`.
+
+        Raises:
+            CheckpointError: the arrays do not fit the manifest, or hold NaN.
+        """
+        stored = _load_tensors(self.folder / CATALOG_TENSORS, ("codes", "embeddings", "popularity"))
+        tensors = CatalogTensors(*(stored[name].numpy() for name in ("codes", "embeddings", "popularity")))
+        _check_catalog(tensors, self.manifest, self.folder / CATALOG_TENSORS)
+        return tensors
+
+    def quantizer(self) -> ResidualQuantizer:
+        """The frozen quantiser.
+
+        Raises:
+            CheckpointError: its shape does not fit the SID space, or it holds NaN.
+        """
+        path = self.folder / QUANTIZER
+        quantizer = ResidualQuantizer.from_tensors(_load_tensors(path, ("codebooks",)))
+        wanted = (self.space.levels, self.space.codes, self.manifest.embedding.width)
+        if (quantizer.levels, quantizer.codes, quantizer.embedding_width) != wanted:
+            raise CheckpointError(f"{path}: the codebooks do not have the manifest's levels, codes and width {wanted}")
+        return quantizer
+
+    def prefix_memory(self) -> PrefixMemory | None:
+        """The prefix memory, or None for a checkpoint without one."""
+        return load_prefix_memory(self.folder, self.manifest)
+
+
+def open_checkpoint(folder: Path, *, verify: bool = True) -> Checkpoint:
+    """Read the manifest and prove that the files are those it lists.
+
+    Args:
+        folder: the checkpoint.
+        verify: hash every file; without it only presence and size are checked.
+
+    Raises:
+        CheckpointError: the folder is not a whole, untampered checkpoint of a schema this code reads.
+    """
+    manifest = read_manifest(folder)
+    for name in _REQUIRED:
+        if name not in manifest.files:
+            raise CheckpointError(f"{folder / MANIFEST}: lists no {name}; export the checkpoint again")
+    _check_files(folder, manifest, verify=verify)
+    space = SidSpace(manifest.sid.levels, manifest.sid.codes, manifest.sid.first_token_id)
+    if space.end_token_id > manifest.lm.vocab_size:
+        raise CheckpointError(
+            f"{folder / MANIFEST}: SID tokens end at {space.end_token_id}, the vocabulary at {manifest.lm.vocab_size}"
+        )
+    _check_language_model(folder, manifest)
+    return Checkpoint(
+        folder, manifest, space, PromptTemplate(space, manifest.prompt.prefix_ids, manifest.prompt.max_items)
+    )
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest alone, its schema checked.
+
+    Raises:
+        CheckpointError: it is missing, unreadable or of another schema version.
+    """
+    path = folder / MANIFEST
+    try:
+        raw = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: not found; --checkpoint must name a folder made by `groundrec train`") from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+    version = raw.get("schema_version") if isinstance(raw, dict) else None
+    if version != SCHEMA_VERSION:
+        raise CheckpointError(f"{path}: schema version {version!r}, this program reads {SCHEMA_VERSION}")
+    try:
+        return Manifest.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise CheckpointError(f"{path}: {place}: {first['msg']}") from error
+
+
+def load_prefix_memory(folder: Path, manifest: Manifest) -> PrefixMemory | None:
+    """Build the memory the manifest describes and load its tensors.
+
+    Raises:
+        CheckpointError: the tensors do not fit.
+    """
+    part = manifest.prefix_memory
+    if part is None:
+        return None
+    config = PrefixMemoryConfig(
+        manifest.sid.levels, manifest.sid.codes, part.heads, part.width, part.rows, part.inject_levels, part.seed
+    )
+    memory = PrefixMemory(config, manifest.lm.hidden_size)
+    path = folder / PREFIX_MEMORY
+    try:
+        memory.load_state_dict(_load_tensors(path, ("w_out.weight",)))
+    except RuntimeError as error:
+        raise CheckpointError(f"{path}: does not fit the manifest: {str(error).splitlines()[-1].strip()}") from error
+    return memory.requires_grad_(False).eval()
+
+
+def write_catalog(folder: Path, items: Sequence[ItemRecord], tensors: CatalogTensors) -> None:
+    """Write ``catalog.jsonl`` and ``catalog.safetensors``."""
+    with (folder / CATALOG_ITEMS).open("w", encoding="utf-8") as lines:
+        for item in items:
+            row = {name: getattr(item, name) for name in ItemRecord.__slots__} | {"attributes": dict(item.attributes)}
+            lines.write(json.dumps(row, ensure_ascii=False) + "\n")
+    save_file(
+        {
+            "codes": torch.from_numpy(tensors.codes_NL.astype(np.int32)),
+            "embeddings": torch.from_numpy(np.ascontiguousarray(tensors.embedding_NE)),
+            "popularity": torch.from_numpy(tensors.popularity_N),
+        },
+        folder / CATALOG_TENSORS,
+    )
+
+
+def seal(folder: Path, fields: Mapping[str, Any]) -> Manifest:
+    """Hash every file of ``folder`` and write its manifest; ``fields`` are the manifest's other parts.
+
+    The model version is the digest of the file digests, so equal content has an equal version.
+    """
+    files = {name: _entry(folder / name) for name in sorted(_files(folder)) if name != MANIFEST}
+    digest = hashlib.sha256("".join(f"{name}{entry.sha256}" for name, entry in files.items()).encode())
+    manifest = Manifest.model_validate({**fields, "model_version": digest.hexdigest()[:12], "files": files})
+    temporary = folder / f".{MANIFEST}.tmp"
+    temporary.write_text(manifest.model_dump_json(indent=1), encoding="utf-8")
+    os.replace(temporary, folder / MANIFEST)
+    return manifest
+
+
+def copy_text_encoder(source: Path, folder: Path) -> None:
+    """Copy what a sentence-transformers folder needs to load (JSON and safetensors only)."""
+    for path in source.rglob("*"):
+        if path.suffix in {".json", ".safetensors"}:
+            target = folder / TEXT_ENCODER_FOLDER / path.relative_to(source)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+
+
+def _check_files(folder: Path, manifest: Manifest, *, verify: bool) -> None:
+    present = _files(folder) - {MANIFEST}
+    for name in sorted(present - set(manifest.files)):
+        raise CheckpointError(f"{folder / name}: not listed in the manifest; remove it or export the checkpoint again")
+    for name, entry in manifest.files.items():
+        path = folder / name
+        if Path(name).suffix not in _ALLOWED_SUFFIXES or ".." in Path(name).parts or Path(name).is_absolute():
+            raise CheckpointError(f"{path}: a checkpoint holds only JSON and safetensors inside its folder")
+        if name not in present:
+            raise CheckpointError(f"{path}: listed in the manifest but missing")
+        if path.stat().st_size != entry.bytes:
+            raise CheckpointError(
+                f"{path}: {path.stat().st_size} bytes, the manifest says {entry.bytes}; copy it again"
+            )
+        if verify and _sha256(path) != entry.sha256:
+            raise CheckpointError(f"{path}: its sha256 is not the manifest's; the file was changed or damaged")
+
+
+def _check_language_model(folder: Path, manifest: Manifest) -> None:
+    path = folder / LM_FOLDER / "config.json"
+    config = json.loads(path.read_bytes())
+    for key, wanted in (
+        ("vocab_size", manifest.lm.vocab_size),
+        ("hidden_size", manifest.lm.hidden_size),
+        ("num_hidden_layers", manifest.lm.num_layers),
+    ):
+        if config.get(key) != wanted:
+            raise CheckpointError(f"{path}: {key} is {config.get(key)}, the manifest says {wanted}")
+
+
+def _check_catalog(tensors: CatalogTensors, manifest: Manifest, path: Path) -> None:
+    items, levels = tensors.codes_NL.shape
+    if levels != manifest.sid.levels or items != manifest.data.num_items:
+        raise CheckpointError(f"{path}: {items} items of {levels} levels do not fit the manifest")
+    if tensors.embedding_NE.shape != (items, manifest.embedding.width) or tensors.popularity_N.shape != (items,):
+        raise CheckpointError(f"{path}: embeddings or popularity do not have one row per item")
+    if items and not 0 <= tensors.codes_NL.min() <= tensors.codes_NL.max() < manifest.sid.codes:
+        raise CheckpointError(f"{path}: a code lies outside 0..{manifest.sid.codes - 1}")
+
+
+def _load_tensors(path: Path, wanted: Sequence[str]) -> dict[str, Tensor]:
+    try:
+        stored = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path}: not a readable safetensors file: {error}") from error
+    for name in wanted:
+        if name not in stored:
+            raise CheckpointError(f"{path}: holds no tensor {name!r}")
+    for name, tensor in stored.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise CheckpointError(f"{path}: tensor {name!r} holds NaN or infinity")
+    return dict(stored)
+
+
+def _files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def _entry(path: Path) -> FileEntry:
+    return FileEntry(sha256=_sha256(path), bytes=path.stat().st_size)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

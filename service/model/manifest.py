@@ -1,0 +1,110 @@
+"""The manifest of a servable checkpoint: what the files are, how they were made, and their sha256.
+
+The manifest is the contract between training and serving. It is data only; reading and checking files is
+`checkpoint`'s business.
+"""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SCHEMA_VERSION: Literal[1] = 1
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class FileEntry(_Part):
+    """One file of the checkpoint."""
+
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+    bytes: int = Field(ge=0)
+
+
+class SidPart(_Part):
+    """The SID token space."""
+
+    levels: int = Field(ge=1, le=8)
+    codes: int = Field(ge=2, le=8192)
+    first_token_id: int = Field(ge=0)
+    collision_policy: Literal["reassign", "extra_level", "bucket"]
+    collision_rate: float = Field(ge=0, le=1)
+
+
+class PromptPart(_Part):
+    """How a history becomes a prompt."""
+
+    prefix_ids: tuple[int, ...] = Field(min_length=1)
+    max_items: int = Field(ge=1)
+
+
+class PrefixMemoryPart(_Part):
+    """Sizes of the prefix memory."""
+
+    heads: int = Field(ge=1)
+    width: int = Field(ge=1)
+    rows: tuple[int, ...] = Field(min_length=1)
+    inject_levels: tuple[int, ...]
+    seed: int
+
+
+class LanguageModelPart(_Part):
+    """The backbone in ``lm/``."""
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    dtype: Literal["bfloat16", "float32"]
+
+
+class EmbeddingPart(_Part):
+    """How item text becomes an embedding; the encoder lies in ``text_encoder/``."""
+
+    width: int = Field(ge=1)
+    max_tokens: int = Field(ge=1)
+
+
+class SmoothingPart(_Part):
+    """How items newer than the model borrow probability: softmax temperature and boost (a factor on probability)."""
+
+    temperature: float = Field(gt=0)
+    boost: float = Field(gt=0)
+
+
+class ServingPart(_Part):
+    """Defaults that the recipe chose from its data."""
+
+    beam_width: int = Field(ge=1, le=512)
+    exclude_seen: bool
+
+
+class DataPart(_Part):
+    """Where the catalogue and the interactions came from."""
+
+    name: str
+    fingerprint: str
+    num_items: int
+    num_users: int
+    num_interactions: int
+    license_note: str
+
+
+class Manifest(_Part):
+    """Everything the service must know before it opens a tensor."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    model_version: str
+    created_at: str
+    sid: SidPart
+    prompt: PromptPart
+    prefix_memory: PrefixMemoryPart | None
+    lm: LanguageModelPart
+    embedding: EmbeddingPart
+    smoothing: SmoothingPart
+    serving: ServingPart
+    data: DataPart
+    recipe: dict[str, Any]
+    metrics: dict[str, Any]
+    files: dict[str, FileEntry]
