@@ -79,3 +79,19 @@ class Engine(Protocol):
     async def close(self) -> None:
         """Stop and free everything."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """What the service tells an engine at its start.
+
+    ``smoothing_boost`` multiplies the borrowed probability of items newer than the model; ``versions_kept`` is how many
+    catalogue versions a running request may still name.
+    """
+
+    dtype: str
+    max_batch_users: int
+    kv_cache_gib: float
+    omp_threads: int
+    smoothing_boost: float
+    versions_kept: int = 8
