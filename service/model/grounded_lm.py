@@ -100,10 +100,10 @@ def load_grounded_lm(checkpoint: Checkpoint, dtype: torch.dtype) -> GroundedLM:
     lm = load_lm(checkpoint.lm_folder, dtype)
     space = checkpoint.space
     rows = slice(space.first_token_id, space.end_token_id)
-    sid_rows = lm.get_input_embeddings().weight.data[rows].clone()
-    output = lm.get_output_embeddings()
-    tied = output is None or output.weight is lm.get_input_embeddings().weight
-    sid_head = None if tied else output.weight.data[rows].clone()
+    embedding: Tensor = lm.get_input_embeddings().get_parameter("weight").data
+    sid_rows = embedding[rows].clone()
+    head: Tensor = lm.get_parameter("lm_head.weight").data
+    sid_head = None if head.data_ptr() == embedding.data_ptr() else head[rows].clone()
     memory = checkpoint.prefix_memory()
     model = GroundedLM(
         lm, space, checkpoint.prompt.prefix_ids, sid_rows, sid_head, None if memory is None else memory.to(dtype)

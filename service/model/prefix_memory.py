@@ -146,7 +146,7 @@ class PrefixMemory(nn.Module):
         return torch.stack(per_level, -2)
 
     def item_embeddings(self, codes: Tensor) -> Tensor:
-        """Code prefixes [..., n] -> what to add to their tokens' input embeddings, [..., n, D]; zero where not injected."""
+        """What to add to the input embeddings of code prefixes [..., n]: [..., n, D], zero where not injected."""
         vectors: Tensor = self.w_out(self.item_memory(codes))
         return vectors * self._injected(codes.shape[-1])[:, None]
 

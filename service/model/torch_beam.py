@@ -53,14 +53,16 @@ class TorchBeamModel:
             past_key_values=self._cache,
             use_cache=True,
         )
-        self._cache.crop(self._longest)
+        self._cache.crop(-width * length)
         hidden = output.last_hidden_state.view(users, width, length, -1)[:, :, -1]
         return level_log_probs(hidden.flatten(0, 1), self._model.level_head(length))
 
     def _mask(self, width: int, length: int) -> Tensor:
         """Additive mask [U, 1, Q, T + Q]: a beam sees its user's real prompt and its own earlier codes."""
         lowest = torch.finfo(self._model.dtype).min
-        own = torch.block_diag(*[torch.ones(length, length).tril()] * width).bool()
+        place = torch.arange(width * length)
+        same_beam = place[:, None] // length == place[None] // length
+        own = same_beam & (place[:, None] >= place[None])
         padding_UT = torch.arange(self._longest)[None] >= self._length_U[:, None]
         seen = torch.cat(
             [

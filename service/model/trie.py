@@ -39,8 +39,9 @@ class Edges:
 
 @dataclass(frozen=True, slots=True)
 class TrieLevel:
-    """Edges from level l to l+1: ``start`` [nodes_l + 1], ``key`` [nodes_l+1]; ``new``: children without trained leaves.
+    """Edges from level l to l+1: ``start`` [nodes_l + 1], ``key`` [nodes_l+1].
 
+    ``new`` [nodes_l+1] marks children without trained leaves;
     ``mix_start`` [nodes_l+1 + 1] points into ``mix_code`` / ``mix_log_weight``.
     """
 
