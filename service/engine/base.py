@@ -86,7 +86,8 @@ class EngineOptions:
     """What the service tells an engine at its start.
 
     ``smoothing_boost`` multiplies the borrowed probability of items newer than the model; ``versions_kept`` is how many
-    catalogue versions a running request may still name.
+    catalogue versions a running request may still name, ``prefill_tokens`` how many prompt tokens one step may compute
+    (longer prompts are cut into chunks).
     """
 
     dtype: str
@@ -95,3 +96,4 @@ class EngineOptions:
     omp_threads: int
     smoothing_boost: float
     versions_kept: int = 8
+    prefill_tokens: int = 2048
