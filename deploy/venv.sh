@@ -42,7 +42,7 @@ mkdir -p "$cache" 2>/dev/null && [[ -w $cache ]] || fail 2 "$cache cannot be wri
 
 install_failed() {
   tail -n 8 "$log" >&2
-  if grep -qE '(torch==[0-9.]+\+cpu|torch was not found|no version of torch)' "$log"; then
+  if grep -qE 'no version of torch==|torch was not found' "$log"; then
     fail 2 "PyTorch's CPU build was not found: set PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS to where PyTorch's CPU wheels lie (log: $log)"
   fi
   fail 2 "$1 failed; the whole log: $log"

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Every check of the project, each under its heading; all of them run, and one failure makes the whole run fail.
+# usage: bash tests/run.sh [PYTEST ARGUMENT...]      with arguments, only pytest runs
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root"
+
+venv=$(bash deploy/venv.sh dev-cpu)
+export PATH="$venv/bin:$PATH"
+export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
+# The tests share few cores with vLLM's engine process: threads that spin while idle would stop it.
+export OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1
+readonly MAX_LINES=600
+passed=() failed=()
+
+# part NAME COMMAND...: a missing command fails its part like any other error.
+part() {
+  local name=$1
+  shift
+  printf '\n== %s ==\n' "$name"
+  if "$@"; then passed+=("$name"); else failed+=("$name"); fi
+}
+
+spelling() { git ls-files -z -- . ':!deploy/locks' | xargs -0 codespell; }
+
+file_lengths() {
+  local long
+  long=$(git ls-files -z -- '*.py' | xargs -0 awk -v max="$MAX_LINES" \
+    'FNR == max + 1 { print FILENAME " has more than " max " lines" }') || return
+  [[ -z $long ]] || { printf '%s\n' "$long"; return 1; }
+  echo "no tracked Python file has more than $MAX_LINES lines"
+}
+
+check_sources() {
+  part "ruff check" ruff check
+  part "ruff format" ruff format --check
+  part "spelling" spelling
+  part "types" mypy
+  part "import rules" lint-imports
+  part "file lengths" file_lengths
+  part "Dockerfile" hadolint Dockerfile
+  part "locks" bash deploy/lock.sh --check
+  printf '\n== checks before the tests: %d passed, %d failed%s ==\n\n' \
+    "${#passed[@]}" "${#failed[@]}" "${failed[*]:+ (${failed[*]})}"
+}
+
+(($# > 0)) || check_sources
+code=0
+python -m pytest -p no:cacheprovider "$@" || code=$?
+((${#failed[@]} == 0 && code == 0)) || exit 1
