@@ -1,4 +1,4 @@
-"""Small real checkpoints, made in a second: a random backbone of any family, random SIDs, a prefix memory that matters."""
+"""Small real checkpoints, made in a second: a random backbone of any family, random SIDs, a memory that matters."""
 
 import json
 from dataclasses import dataclass

@@ -33,15 +33,13 @@ class VllmEngine:
 
         params = PoolingParams(task="embed", extra_kwargs=encode_request(request))
         prompt = {"prompt_token_ids": list(request.prompt_ids)}
-        output = None
         try:
-            async for output in self._llm.encode(prompt, params, request_id):
-                pass
+            outputs = [output async for output in self._llm.encode(prompt, params, request_id)]
         except Exception as error:
             raise EngineError(f"vLLM could not answer: {type(error).__name__}: {error}") from error
-        if output is None:
+        if not outputs:
             raise EngineError("vLLM ended the request without an answer")
-        return decode_answer(output.outputs.data, self._levels)
+        return decode_answer(outputs[-1].outputs.data, self._levels)
 
     async def update_catalog(self, delta: CatalogDelta) -> None:
         """See `Engine.update_catalog`."""

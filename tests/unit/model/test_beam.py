@@ -1,0 +1,157 @@
+"""The beam returns what brute force over all existing SIDs returns, and never anything else."""
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch import Tensor
+
+from service.model.beam import Beams, beam_search
+from service.model.semantic_ids import Sid
+from service.model.trie import SidTrie
+
+CODES, LEVELS = 5, 3
+ALL_SIDS = np.array(list(itertools.product(range(CODES), repeat=LEVELS)))
+NOTHING = torch.tensor([], dtype=torch.int64)
+
+
+@dataclass
+class TableModel:
+    """A model whose next-code distribution is a random table over the whole prefix."""
+
+    tables: list[Tensor]
+
+    @classmethod
+    def random(cls, users: int, seed: int) -> "TableModel":
+        generator = torch.Generator().manual_seed(seed)
+        shapes = [(users, *[CODES] * (level + 1)) for level in range(LEVELS)]
+        return cls([torch.log_softmax(2 * torch.randn(shape, generator=generator), -1) for shape in shapes])
+
+    def first(self) -> Tensor:
+        return self.tables[0]
+
+    def next(self, codes_UWl: Tensor, parent_UW: Tensor) -> Tensor:
+        users, width, level = codes_UWl.shape
+        index = (torch.arange(users)[:, None].expand(users, width), *codes_UWl.unbind(-1))
+        return self.tables[level][index].flatten(0, 1)
+
+    def score(self, user: int, sid: Sid) -> float:
+        return sum(float(self.tables[level][(user, *sid[: level + 1])]) for level in range(LEVELS))
+
+
+def brute_force(model: TableModel, user: int, sids: set[Sid]) -> list[tuple[float, Sid]]:
+    return sorted(((model.score(user, sid), sid) for sid in sids), reverse=True)
+
+
+def as_sids(beams: Beams) -> list[Sid]:
+    return [tuple(sid) for sid in beams.codes_nL.tolist()]
+
+
+def random_sids(seed: int, count: int) -> NDArray[np.int64]:
+    return ALL_SIDS[np.random.default_rng(seed).permutation(len(ALL_SIDS))[:count]]
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), count=st.integers(1, 125), excluded=st.integers(0, 125))
+def test_a_wide_beam_equals_brute_force_with_exclusions(seed: int, count: int, excluded: int) -> None:
+    sids = random_sids(seed, count)
+    trie = SidTrie.build(sids, CODES)
+    model = TableModel.random(2, seed)
+    gone = trie.find(torch.from_numpy(sids[:excluded]))
+    both = beam_search(trie, model, [125, 125], [gone, NOTHING])
+    for user, dead in ((0, sids[:excluded]), (1, sids[:0])):
+        legal = {tuple(sid) for sid in sids.tolist()} - {tuple(sid) for sid in dead.tolist()}
+        want = brute_force(model, user, legal)
+        assert as_sids(both[user]) == [sid for _, sid in want]
+        assert both[user].score_n.tolist() == pytest.approx([score for score, _ in want], abs=1e-5)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), count=st.integers(1, 125), width=st.integers(1, 12), excluded=st.integers(0, 60))
+def test_any_beam_returns_legal_distinct_sids_best_first_and_fills_its_width(
+    seed: int, count: int, width: int, excluded: int
+) -> None:
+    sids = random_sids(seed, count)
+    trie = SidTrie.build(sids, CODES)
+    beams = beam_search(trie, TableModel.random(1, seed), [width], [trie.find(torch.from_numpy(sids[:excluded]))])[0]
+    legal = {tuple(sid) for sid in sids[excluded:].tolist()}
+    found = as_sids(beams)
+    assert len(found) == min(width, len(legal))
+    assert len(set(found)) == len(found)
+    assert set(found) <= legal
+    assert torch.all(beams.score_n.diff() <= 0)
+    assert beams.level_score_nL.sum(1).tolist() == pytest.approx(beams.score_n.tolist(), abs=1e-5)
+
+
+def test_users_of_different_widths_do_not_disturb_each_other() -> None:
+    trie = SidTrie.build(random_sids(3, 60), CODES)
+    model = TableModel.random(3, 3)
+    together = beam_search(trie, model, [1, 7, 60], [NOTHING] * 3)
+    for user, width in enumerate((1, 7, 60)):
+        alone = beam_search(trie, TableModel([t[user : user + 1] for t in model.tables]), [width], [NOTHING])[0]
+        assert as_sids(together[user]) == as_sids(alone)
+
+
+def test_minionerec_50_an_empty_allowed_list_is_an_empty_answer_not_an_unmasked_one() -> None:
+    sids = random_sids(1, 20)
+    trie = SidTrie.build(sids, CODES)
+    everything = trie.find(torch.from_numpy(sids))
+    assert as_sids(beam_search(trie, TableModel.random(1, 1), [5], [everything])[0]) == []
+
+
+def test_transformers_27676_an_empty_catalogue_gives_a_short_list_not_nan() -> None:
+    trie = SidTrie.build(np.zeros((0, LEVELS), np.int64), CODES)
+    beams = beam_search(trie, TableModel.random(2, 0), [5, 5], [NOTHING, NOTHING])
+    assert [as_sids(found) for found in beams] == [[], []]
+
+
+def test_transformers_22890_legal_codes_of_probability_zero_do_not_lift_the_constraint() -> None:
+    sids = np.array([[0, 0, 0], [1, 1, 1]])
+    trie = SidTrie.build(sids, CODES)
+    model = TableModel.random(1, 0)
+    model.tables[0][0, 0] = float("-inf")
+    assert as_sids(beam_search(trie, model, [5], [NOTHING])[0]) == [(1, 1, 1)]
+    model.tables[0][0, 1] = float("-inf")
+    assert as_sids(beam_search(trie, model, [5], [NOTHING])[0]) == []
+
+
+def test_genre_51_the_constraint_follows_the_whole_prefix_not_the_last_code() -> None:
+    trie = SidTrie.build(np.array([[0, 1, 2], [3, 1, 4]]), CODES)
+    found = as_sids(beam_search(trie, TableModel.random(1, 5), [50], [NOTHING])[0])
+    assert sorted(found) == [(0, 1, 2), (3, 1, 4)]
+
+
+def test_tensorrt_llm_7368_every_beam_is_constrained_not_only_the_first() -> None:
+    sids = random_sids(8, 30)
+    found = as_sids(beam_search(SidTrie.build(sids, CODES), TableModel.random(1, 8), [30], [NOTHING])[0])
+    assert {tuple(sid) for sid in sids.tolist()} == set(found)
+
+
+def test_static_5_items_and_a_beam_of_10_give_5_items() -> None:
+    sids = random_sids(2, 5)
+    assert len(as_sids(beam_search(SidTrie.build(sids, CODES), TableModel.random(1, 2), [10], [NOTHING])[0])) == 5
+
+
+def test_vllm_31081_beams_follow_their_own_parents() -> None:
+    sids = ALL_SIDS
+    trie = SidTrie.build(sids, CODES)
+
+    class Recorder(TableModel):
+        def next(self, codes_UWl: Tensor, parent_UW: Tensor) -> Tensor:
+            if codes_UWl.shape[-1] == 2:
+                previous = self.seen.gather(1, parent_UW)
+                assert torch.equal(previous, codes_UWl[..., 0])
+            self.seen = codes_UWl[..., 0]
+            return super().next(codes_UWl, parent_UW)
+
+    beam_search(trie, Recorder(TableModel.random(2, 4).tables), [9, 4], [NOTHING, NOTHING])
+
+
+def test_vllm_10792_a_beam_wider_than_20_is_served() -> None:
+    beams = beam_search(SidTrie.build(ALL_SIDS, CODES), TableModel.random(1, 6), [100], [NOTHING])[0]
+    assert len(as_sids(beams)) == 100
