@@ -32,6 +32,7 @@ ENV PATH=/venv/bin:$PATH \
     XDG_CACHE_HOME=/tmp/cache \
     VLLM_NO_USAGE_STATS=1 \
     OMP_WAIT_POLICY=passive
+RUN install --directory --owner=10001 --group=10001 /data
 WORKDIR /data
 VOLUME ["/data"]
 USER 10001:10001
@@ -43,6 +44,12 @@ ENTRYPOINT ["groundrec", "serve"]
 CMD ["--checkpoint", "/data/checkpoint", "--host", "0.0.0.0", "--port", "8000"]
 
 FROM base AS cpu
+# vLLM's CPU kernels link against libnuma, which the slim image lacks.
+USER 0:0
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends libnuma1=2.0.16-1 \
+    && rm -rf /var/lib/apt/lists/*
+USER 10001:10001
 COPY --from=build-cpu /venv /venv
 
 FROM base AS runtime

@@ -2,8 +2,8 @@
 # Resolves pyproject.toml into the hashed locks of deploy/locks/ (with --check: only says whether they still fit).
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-# shellcheck source=deploy/common.sh
-source "$root/deploy/common.sh"
+# shellcheck source=deploy/prelude.sh
+source "$root/deploy/prelude.sh"
 
 readonly UV_VERSION=0.13.9
 declare -rA EXTRAS=(

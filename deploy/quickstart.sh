@@ -5,8 +5,8 @@
 # Long work begins only after the cheap checks. The script's children are stopped by their process ids, service first.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-# shellcheck source=deploy/common.sh
-source "$root/deploy/common.sh"
+# shellcheck source=deploy/prelude.sh
+source "$root/deploy/prelude.sh"
 
 readonly MEMORY_GIB=4 READY_SECONDS=180 REDIS_SECONDS=20 STOP_SECONDS=40
 port=8000 recipe=quickstart serve=yes
@@ -92,6 +92,12 @@ with socket.socket() as probe:
     except OSError:
         sys.exit(1)
 PY
+}
+
+# vLLM's CPU kernels link against it, and no Python package brings it.
+check_libnuma() {
+  "$python" -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/dev/null \
+    || fail 1 "libnuma.so.1 is missing; install it (Debian and Ubuntu: apt-get install libnuma1)"
 }
 
 train() {
@@ -205,7 +211,7 @@ TEXT
 python=$(find_python)
 check_python "$python"
 check_memory
-[[ $serve == no ]] || check_port
+[[ $serve == no ]] || { check_port; check_libnuma; }
 
 trap stop_children EXIT
 trap 'interrupted 130' INT
@@ -224,8 +230,8 @@ train
 start_redis
 load_histories
 start_service
-show_commands
 up=yes
+show_commands
 code=0
 wait "$service_pid" || code=$?
 service_pid=""

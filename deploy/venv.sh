@@ -5,8 +5,8 @@
 # lock never meets an old environment. `.complete` is written last: an interrupted build is thrown away by the next run.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-# shellcheck source=deploy/common.sh
-source "$root/deploy/common.sh"
+# shellcheck source=deploy/prelude.sh
+source "$root/deploy/prelude.sh"
 
 readonly UV_VERSION=0.13.9 FREE_GIB=6
 

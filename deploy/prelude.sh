@@ -1,4 +1,4 @@
-# Shared by the scripts in deploy/ and tests/; sourced, never run. Says nothing on stdout.
+# What the scripts of deploy/ begin with: one-line failures, the right Python, where wheels lie. Sourced, never run.
 # shellcheck shell=bash
 
 # fail CODE MESSAGE: one clear line, and out.
