@@ -1,0 +1,149 @@
+"""A checkpoint is whole and untouched, or it is refused with one line that names the file."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from service.errors import CheckpointError
+from service.model.checkpoint import Checkpoint, open_checkpoint, read_manifest, seal
+from service.model.grounded_lm import load_grounded_lm
+from tests.tiny_checkpoint import Shape, build, distinct_codes
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    return build(tmp_path_factory.mktemp("original") / "checkpoint")
+
+
+@pytest.fixture
+def copy(original: Checkpoint, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original.folder, tmp_path / "copy"))
+
+
+def reseal(folder: Path) -> None:
+    """Make a tampered folder consistent again, so that a later check must find the fault."""
+    raw = json.loads((folder / "manifest.json").read_bytes())
+    seal(folder, {key: value for key, value in raw.items() if key not in {"files", "model_version"}})
+
+
+def test_what_was_written_is_read_back(original: Checkpoint) -> None:
+    tensors = original.catalog_tensors()
+    assert np.array_equal(tensors.codes_NL, distinct_codes(Shape()))
+    assert [item.item_id for item in original.items()] == [f"item-{n}" for n in range(60)]
+    assert original.items()[3].attributes == {"year": 1993}
+    assert original.quantizer().codes == 8
+    memory = original.prefix_memory()
+    assert memory is not None and int(memory.touched(0).sum()) == 60 * 2
+
+
+def test_equal_content_has_an_equal_version(original: Checkpoint, tmp_path: Path) -> None:
+    again = build(tmp_path / "again")
+    other = build(tmp_path / "other", Shape(seed=1))
+    assert again.manifest.model_version == original.manifest.model_version
+    assert other.manifest.model_version != original.manifest.model_version
+
+
+def flip_bit(folder: Path) -> None:
+    path = folder / "lm" / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def truncate(folder: Path) -> None:
+    path = folder / "catalog.safetensors"
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+def edit_manifest(**changes: object) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
+        path = folder / "manifest.json"
+        path.write_text(json.dumps(json.loads(path.read_bytes()) | changes))
+
+    return edit
+
+
+def edit_tensor(file: str, name: str, value: float) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
+        stored = load_file(folder / file)
+        stored[name].view(-1)[0] = value
+        save_file(stored, folder / file)
+        reseal(folder)
+
+    return edit
+
+
+FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "missing manifest": (lambda folder: (folder / "manifest.json").unlink(), r"manifest\.json: not found"),
+    "empty manifest": (lambda folder: (folder / "manifest.json").write_text(""), r"manifest\.json: cannot be read"),
+    "newer manifest": (edit_manifest(schema_version=2), r"manifest\.json: schema version 2"),
+    "unknown field": (edit_manifest(surprise=1), r"manifest\.json: surprise"),
+    "flipped bit": (flip_bit, r"model\.safetensors: its sha256"),
+    "truncated": (truncate, r"catalog\.safetensors: \d+ bytes"),
+    "missing file": (lambda folder: (folder / "quantizer.safetensors").unlink(), r"quantizer\.safetensors: listed"),
+    "extra pickle": (lambda folder: (folder / "evil.pkl").write_bytes(b""), r"evil\.pkl: not listed"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_faulty_folder_is_refused_by_name(fault: str, copy: Path) -> None:
+    damage, message = FAULTS[fault]
+    damage(copy)
+    with pytest.raises(CheckpointError, match=message):
+        open_checkpoint(copy)
+
+
+def test_a_pickle_is_refused_even_when_the_manifest_lists_it(copy: Path) -> None:
+    (copy / "weights.bin").write_bytes(b"x")
+    reseal(copy)
+    with pytest.raises(CheckpointError, match=r"weights\.bin: a checkpoint holds only JSON and safetensors"):
+        open_checkpoint(copy)
+
+
+def test_a_language_model_of_another_shape_is_refused(copy: Path) -> None:
+    path = copy / "lm" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | {"vocab_size": 999}))
+    reseal(copy)
+    with pytest.raises(CheckpointError, match="vocab_size is 999"):
+        open_checkpoint(copy)
+
+
+def test_nan_in_the_embeddings_is_refused(copy: Path) -> None:
+    edit_tensor("catalog.safetensors", "embeddings", float("nan"))(copy)
+    with pytest.raises(CheckpointError, match=r"catalog\.safetensors: tensor 'embeddings' holds NaN"):
+        open_checkpoint(copy).catalog_tensors()
+
+
+def test_codes_outside_the_codebook_are_refused(copy: Path) -> None:
+    edit_tensor("catalog.safetensors", "codes", 8)(copy)
+    with pytest.raises(CheckpointError, match=r"catalog\.safetensors: a code lies outside 0\.\.7"):
+        open_checkpoint(copy).catalog_tensors()
+
+
+def test_the_wrong_codebook_is_refused(copy: Path) -> None:
+    save_file({"codebooks": torch.zeros(3, 4, 8)}, copy / "quantizer.safetensors")
+    reseal(copy)
+    with pytest.raises(CheckpointError, match=r"quantizer\.safetensors: the codebooks do not have"):
+        open_checkpoint(copy).quantizer()
+
+
+def test_the_manifest_alone_can_be_read(original: Checkpoint) -> None:
+    assert read_manifest(original.folder).sid.levels == 3
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_llamafactory_7997_and_transformers_45236_the_padded_vocabulary_survives(tied: bool, tmp_path: Path) -> None:
+    checkpoint = build(tmp_path / "checkpoint", Shape(tied=tied))
+    model = load_grounded_lm(checkpoint, torch.float32)
+    assert checkpoint.manifest.lm.vocab_size % 64 == 0
+    assert model.sid_rows.shape == (24, 64)
+    assert (model.sid_head is None) == tied
+    assert model.level_head(2).shape == (8, 64)
