@@ -1,0 +1,1 @@
+"""The offline program: a catalogue with text and its interactions become a servable checkpoint."""

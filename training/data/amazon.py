@@ -1,0 +1,46 @@
+"""Amazon review data in the form of the CollisionGenRec files: ``NAME.inter.json`` and ``NAME.item.json``.
+
+The files order a user's items in time but carry no times, so the position in the sequence stands in for the timestamp.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from training.data.dataset import CatalogItem, Dataset
+from training.errors import DataError
+
+LICENSE_NOTE = "Amazon review data (McAuley, UCSD), distributed for research."
+
+
+def read_amazon(folder: Path) -> Dataset:
+    """Read the one data set in ``folder``.
+
+    Raises:
+        DataError: a file is missing or not of the expected form.
+    """
+    interactions, items = _load(folder, "inter"), _load(folder, "item")
+    try:
+        catalog = tuple(_item(number, items[str(number)]) for number in range(len(items)))
+        sequences = {user: tuple(int(item) for item in sequence) for user, sequence in interactions.items()}
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{folder}: not in the expected form: {error!r}") from error
+    timestamps = {user: tuple(float(n) for n in range(len(sequence))) for user, sequence in sequences.items()}
+    return Dataset(f"amazon-{folder.name}", catalog, sequences, timestamps, LICENSE_NOTE)
+
+
+def _load(folder: Path, kind: str) -> dict[str, Any]:
+    paths = sorted(folder.glob(f"*.{kind}.json"))
+    if len(paths) != 1:
+        raise DataError(f"{folder}: expected one *.{kind}.json, found {len(paths)}")
+    loaded: dict[str, Any] = json.loads(paths[0].read_bytes())
+    return loaded
+
+
+def _item(number: int, row: dict[str, Any]) -> CatalogItem:
+    categories = str(row.get("categories", ""))
+    attributes = {
+        "brand": str(row.get("brand", "")),
+        "categories": tuple(part.strip() for part in categories.split(",")),
+    }
+    return CatalogItem(str(number), str(row["title"]), str(row.get("description", "")), attributes)
