@@ -1,7 +1,7 @@
 """Item text -> item embeddings, by MiniLM out of a wheel, a local sentence-transformers folder, or the backbone itself.
 
-The encoder that made the embeddings goes into the checkpoint, because a new item must be embedded by the same one. Backbone
-states are for grounding and comparisons only.
+The encoder that made the embeddings goes into the checkpoint, because a new item must be embedded by the same one.
+Backbone states are for grounding and comparisons only.
 """
 
 import os
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from service.model.item_text import item_text
 from service.model.text_encoder import TextEncoder
-from training.backbone import Backbone, text_token_ids
+from training.backbone import Backbone
 from training.data.dataset import CatalogItem
 from training.errors import TrainingError
 from training.wheels import fetch_wheel
@@ -106,7 +106,7 @@ def embed_with_backbone(
     progress: Progress | None = None,
 ) -> NDArray[np.float32]:
     """Frozen hidden states of ``layer`` (0 = embeddings, -1 = last), pooled over the text's tokens, float32 [N, D]."""
-    ids = [text_token_ids(backbone.tokenizer, text)[:max_tokens] for text in all_texts]
+    ids = backbone.tokenize(all_texts, max_tokens)
     order = sorted(range(len(ids)), key=lambda n: len(ids[n]))
     pooled = np.empty((len(ids), backbone.model.config.hidden_size), np.float32)
     for start in range(0, len(order), _CHUNK):

@@ -1,7 +1,8 @@
 """Item embeddings -> codebooks and SIDs, by residual k-means or RQ-VAE, with collisions handled as the recipe says.
 
-Policies: ``reassign`` gives every item its own last code (same length), ``extra_level`` appends a level that numbers the
-items of a bucket, ``bucket`` keeps shared SIDs. What is returned is the frozen quantiser that serving uses for new items.
+Policies: ``reassign`` gives every item its own last code (same length), ``extra_level`` appends a level that numbers
+the items of a bucket, ``bucket`` keeps shared SIDs. What is returned is the frozen quantiser that serving uses for
+new items.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,7 @@
 """RQ-VAE codebooks: an MLP autoencoder with a residual vector quantiser (vector-quantize-pytorch) in its middle.
 
-Only the encoder and the codebooks are kept, as a `ResidualQuantizer` that reproduces the codes; the decoder served to train.
+Only the encoder and the codebooks are kept, as a `ResidualQuantizer` that reproduces the codes; the decoder served to
+train.
 """
 
 import numpy as np

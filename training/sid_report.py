@@ -35,8 +35,8 @@ class SidReport:
         """Stop on collapse or too many collisions.
 
         Raises:
-            GateError: fewer than ``min_usage`` of a level's codes (or of the items, if those are fewer) are used, or more
-                than ``max_collision_rate`` of the items share a SID.
+            GateError: fewer than ``min_usage`` of a level's codes (or of the items, if fewer) are used, or more than
+                ``max_collision_rate`` of the items share a SID.
         """
         for level, used in enumerate(self.used):
             wanted = min_usage * min(self.codes, self.items)
@@ -61,9 +61,10 @@ class SidReport:
             f"  level {n + 1}: {used}/{self.codes} codes used, entropy {bits:.2f} bits, residual {rest:.4f}"
             for n, (used, bits, rest) in enumerate(zip(self.used, self.entropy_bits, self.residual, strict=True))
         ]
+        rates = f"{self.collision_rate_before:.1%} -> {self.collision_rate:.1%}"
         return [
-            f"{self.items} items, {self.distinct} distinct SIDs, largest bucket {self.largest_bucket}, collision rate "
-            f"{self.collision_rate_before:.1%} -> {self.collision_rate:.1%}, last code moved for {self.moved_share:.1%}",
+            f"{self.items} items, {self.distinct} distinct SIDs, largest bucket {self.largest_bucket}",
+            f"collision rate {rates}, last code moved for {self.moved_share:.1%}",
             *per_level,
         ]
 

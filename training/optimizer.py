@@ -1,0 +1,105 @@
+"""AdamW on bf16 weights: fp32 master copies, a cosine schedule with warm-up, clipping, and state as flat tensors.
+
+Bf16 alone loses small updates; master copies cost nothing measurable on these sizes. Works on fp32 weights too.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterGroup:
+    """Parameters that share a learning rate and a weight decay."""
+
+    parameters: Sequence[nn.Parameter]
+    lr: float
+    weight_decay: float = 0.0
+
+
+class MasterAdamW:
+    """One optimiser step over all groups.
+
+    Args:
+        groups: what is trained.
+        total_steps: the length of the schedule; the rate ends at ``floor`` of its peak.
+        warmup: steps of linear warm-up.
+        floor: the last learning rate as a share of the peak.
+        max_norm: gradient norm above which all gradients are scaled down.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[ParameterGroup],
+        total_steps: int,
+        *,
+        warmup: int = 20,
+        floor: float = 0.05,
+        max_norm: float = 1.0,
+    ) -> None:
+        self._weights = [weight for group in groups for weight in group.parameters]
+        self._masters = [weight.detach().float().clone().requires_grad_(True) for weight in self._weights]
+        self._peaks = [group.lr for group in groups]
+        self._total, self._warmup, self._floor, self._max_norm = total_steps, warmup, floor, max_norm
+        self.steps = 0
+        masters = iter(self._masters)
+        self._adamw = torch.optim.AdamW(
+            [
+                {
+                    "params": [next(masters) for _ in group.parameters],
+                    "lr": group.lr,
+                    "weight_decay": group.weight_decay,
+                }
+                for group in groups
+            ],
+            betas=(0.9, 0.95),
+            fused=True,
+        )
+
+    def step(self) -> float:
+        """Apply the gradients on the weights and clear them; returns the gradient norm before clipping."""
+        self.steps += 1
+        for settings, peak in zip(self._adamw.param_groups, self._peaks, strict=True):
+            settings["lr"] = peak * self._factor()
+        for weight, master in zip(self._weights, self._masters, strict=True):
+            master.grad = torch.zeros_like(master) if weight.grad is None else weight.grad.float()
+            weight.grad = None
+        norm = float(nn.utils.clip_grad_norm_(self._masters, self._max_norm))
+        self._adamw.step()
+        self._copy_back()
+        return norm
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything a resumed run needs, as flat tensors for safetensors."""
+        stored = {"steps": torch.tensor(self.steps)}
+        for number, master in enumerate(self._masters):
+            moments = self._adamw.state.get(master, {})
+            stored[f"{number}.master"] = master.detach()
+            for name in ("exp_avg", "exp_avg_sq", "step"):
+                if name in moments:
+                    stored[f"{number}.{name}"] = moments[name]
+        return stored
+
+    def load_state(self, stored: dict[str, Tensor]) -> None:
+        """The inverse of `state`; also sets the weights."""
+        self.steps = int(stored["steps"])
+        for number, master in enumerate(self._masters):
+            master.data.copy_(stored[f"{number}.master"])
+            names = [name for name in ("exp_avg", "exp_avg_sq", "step") if f"{number}.{name}" in stored]
+            if names:
+                self._adamw.state[master] = {name: stored[f"{number}.{name}"].clone() for name in names}
+        self._copy_back()
+
+    @torch.no_grad()
+    def _copy_back(self) -> None:
+        for weight, master in zip(self._weights, self._masters, strict=True):
+            weight.copy_(master)
+
+    def _factor(self) -> float:
+        if self.steps <= self._warmup:
+            return self.steps / self._warmup
+        done = min(1.0, (self.steps - self._warmup) / max(1, self._total - self._warmup))
+        return self._floor + (1 - self._floor) * 0.5 * (1 + math.cos(math.pi * done))
