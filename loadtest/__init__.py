@@ -1,0 +1,1 @@
+"""Load on a running service and what it did under it. Speed belongs here, never in tests."""
