@@ -1,0 +1,235 @@
+"""A recipe: everything that decides what is trained, as one TOML file that can be diffed.
+
+Unknown keys are refused with the nearest known name, because a misspelt key would train something else in silence. It
+checks values that can be checked without data; it does not run anything.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from training.errors import RecipeError
+
+RECIPES = Path(__file__).parent / "recipes"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DataRecipe(_Part):
+    """Where items and interactions come from."""
+
+    source: str = "movielens-100k"
+    items: Path | None = None
+    interactions: Path | None = None
+    on_defect: Literal["refuse", "skip"] = "refuse"
+
+
+class EmbeddingRecipe(_Part):
+    """What turns item text into vectors."""
+
+    encoder: str = "minilm"
+    max_tokens: int = Field(128, ge=1)
+
+
+class SidRecipe(_Part):
+    """How vectors become semantic IDs, and the gates on them.
+
+    ``behaviour`` is the weight (0..1) of co-occurrence beside text when the training items' SIDs are made.
+    """
+
+    method: Literal["rkmeans", "rqvae"] = "rkmeans"
+    levels: int = Field(3, ge=1, le=8)
+    codes: int = Field(256, ge=2, le=8192)
+    policy: Literal["reassign", "extra_level", "bucket"] = "reassign"
+    min_usage: float = Field(0.5, ge=0, le=1)
+    max_collision_rate: float = Field(0.5, ge=0, le=1)
+    behaviour: float = Field(0.0, ge=0, lt=1)
+
+
+class BackboneRecipe(_Part):
+    """Which language model, and how many of its first layers (None: all)."""
+
+    spec: str = "smollm2-135m"
+    layers: int | None = Field(None, ge=1)
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The dtype as torch knows it."""
+        return torch.bfloat16 if self.dtype == "bfloat16" else torch.float32
+
+
+class GroundingRecipe(_Part):
+    """How the new tokens get their first place; ``layers`` of the backbone are used (None: all)."""
+
+    objective: str = "lm"
+    layers: int | None = Field(None, ge=1)
+    options: dict[str, Any] = {}
+
+
+class MemoryRecipe(_Part):
+    """Sizes of the prefix memory and its pre-training."""
+
+    enabled: bool = True
+    orders: int = Field(3, ge=1)
+    heads: int = Field(4, ge=1)
+    width: int = Field(128, ge=1)
+    max_rows: int = Field(4096, ge=1)
+    inject_levels: tuple[int, ...] | None = None
+    pretrain_steps: int = Field(200, ge=0)
+    pretrain_batch_size: int = Field(512, ge=1)
+    pretrain_lr: float = Field(0.01, gt=0)
+
+
+class PromptRecipe(_Part):
+    """The fixed text before a history, and how many items a history keeps."""
+
+    prefix: str = Field("A customer chose these items in order:", min_length=1)
+    max_items: int = Field(20, ge=1)
+
+
+class FinetuneRecipe(_Part):
+    """Fine-tuning on next-item generation; ``stride`` targets to a window (None: half of the history)."""
+
+    epochs: int = Field(4, ge=1)
+    batch_size: int = Field(64, ge=1)
+    lr: float = Field(1e-3, gt=0)
+    memory_lr_factor: float = Field(5.0, gt=0)
+    weight_decay: float = Field(0.01, ge=0)
+    warmup_steps: int = Field(20, ge=0)
+    stride: int | None = Field(None, ge=1)
+    patience: int = Field(2, ge=1)
+    valid_users: int = Field(300, ge=1)
+    save_every: int = Field(50, ge=1)
+
+
+class EvaluateRecipe(_Part):
+    """What is measured."""
+
+    beam_width: int = Field(50, ge=1, le=512)
+    ks: tuple[int, ...] = (1, 5, 10, 20, 50)
+    bootstrap_samples: int = Field(1000, ge=100)
+    max_users: int | None = Field(None, ge=1)
+
+
+class ServingRecipe(_Part):
+    """Defaults of the service; ``exclude_seen`` "auto" follows the share of repeats in the data."""
+
+    beam_width: int = Field(50, ge=1, le=512)
+    exclude_seen: bool | Literal["auto"] = "auto"
+    smoothing_temperature: float = Field(0.05, gt=0)
+    smoothing_boost: float = Field(1.0, gt=0)
+
+
+class Recipe(_Part):
+    """One training run from data to checkpoint."""
+
+    seed: int = 0
+    data: DataRecipe = DataRecipe()
+    embedding: EmbeddingRecipe = EmbeddingRecipe()
+    sids: SidRecipe = SidRecipe()
+    backbone: BackboneRecipe = BackboneRecipe()
+    grounding: GroundingRecipe = GroundingRecipe()
+    prefix_memory: MemoryRecipe = MemoryRecipe()
+    prompt: PromptRecipe = PromptRecipe()
+    finetune: FinetuneRecipe = FinetuneRecipe()
+    evaluate: EvaluateRecipe = EvaluateRecipe()
+    serving: ServingRecipe = ServingRecipe()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.evaluate.beam_width < max(self.evaluate.ks):
+            raise ValueError(f"evaluate.beam_width must be at least the largest of evaluate.ks {self.evaluate.ks}")
+        if (self.finetune.stride or 1) > self.prompt.max_items:
+            raise ValueError("finetune.stride must not exceed prompt.max_items")
+        return self
+
+    @property
+    def stride(self) -> int:
+        """Targets to a window."""
+        return self.finetune.stride or max(1, self.prompt.max_items // 2)
+
+    def with_data(self, **changes: Any) -> "Recipe":
+        """The recipe with some data fields replaced; those that are None stay."""
+        wanted = {name: value for name, value in changes.items() if value is not None}
+        return self.model_copy(update={"data": DataRecipe(**{**self.data.model_dump(), **wanted})})
+
+
+def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
+    """A recipe by its name or from a TOML file, with ``key=value`` overrides.
+
+    Raises:
+        RecipeError: names the file, the key and, for an unknown key, the nearest known one.
+    """
+    path = _find(name_or_path)
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise RecipeError(f"recipe {path}: cannot be read: {error}") from error
+    for override in overrides:
+        _apply(raw, override)
+    return parse_recipe(raw, str(path))
+
+
+def parse_recipe(raw: Mapping[str, Any], origin: str) -> Recipe:
+    """A recipe from plain data.
+
+    Raises:
+        RecipeError: as `load_recipe`.
+    """
+    try:
+        return Recipe.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = tuple(str(part) for part in first["loc"])
+        hint = _nearest(place) if first["type"] == "extra_forbidden" else first["msg"].removeprefix("Value error, ")
+        raise RecipeError(f"recipe {origin}: {'.'.join(place) or 'recipe'}: {hint}") from error
+
+
+def recipe_names() -> list[str]:
+    """The recipes that come with the project."""
+    return sorted(path.stem for path in RECIPES.glob("*.toml"))
+
+
+def _find(name_or_path: str) -> Path:
+    path = Path(name_or_path)
+    if path.suffix == ".toml":
+        return path
+    if name_or_path not in recipe_names():
+        raise RecipeError(f"recipe {name_or_path!r} is unknown; choose {', '.join(recipe_names())} or a .toml file")
+    return RECIPES / f"{name_or_path}.toml"
+
+
+def _apply(raw: dict[str, Any], override: str) -> None:
+    key, equals, value = override.partition("=")
+    if not equals or not key.strip():
+        raise RecipeError(f"--set {override!r}: expected key=value, e.g. finetune.epochs=2")
+    *parents, last = key.strip().split(".")
+    for parent in parents:
+        raw = raw.setdefault(parent, {})
+        if not isinstance(raw, dict):
+            raise RecipeError(f"--set {override!r}: {parent!r} has no keys below it")
+    raw[last] = _value(value.strip())
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _nearest(place: Sequence[str]) -> str:
+    known: list[str] = list(Recipe.model_fields)
+    for part in place[:-1]:
+        annotation = Recipe.model_fields[part].annotation
+        known = list(annotation.model_fields) if isinstance(annotation, type) and issubclass(annotation, _Part) else []
+    close = difflib.get_close_matches(place[-1], known, 1, 0.0)
+    return f"unknown key; did you mean {close[0]!r}?" if close else "unknown key"

@@ -1,0 +1,211 @@
+"""Fine-tuning on next-item generation: every item of a window after its first is predicted, code by code.
+
+The code of level l is predicted from the hidden state one place before, over the K codes of its level. The decoder,
+the SID rows and the memory move, the text vocabulary does not. Every few steps the whole state is stored, so that a
+killed run continues with the next batch and ends with the same weights. It knows nothing of stages or files but the
+one state file it is given.
+
+Shapes: B windows, N items, L levels, D model width, M predicted items.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from service.model.grounded_lm import GroundedLM
+from training.batches import Batch, BatchPlan, Window, collate, num_tokens
+from training.errors import ResumeError
+from training.optimizer import MasterAdamW, ParameterGroup
+from training.progress import Progress, silent
+from training.state_file import load_state, save_state
+
+Validate = Callable[[], float]
+Log = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class FinetuneOptions:
+    """How long and how fast."""
+
+    epochs: int
+    lr: float
+    memory_lr_factor: float = 5.0
+    weight_decay: float = 0.01
+    warmup_steps: int = 20
+    patience: int = 2
+    save_every: int = 50
+    log_every: int = 10
+
+
+@dataclass(slots=True)
+class FinetuneState:
+    """Where a run stands: next epoch and batch, and what was measured so far."""
+
+    epoch: int = 0
+    batch: int = 0
+    losses: list[float] = field(default_factory=list)
+    validation: list[float] = field(default_factory=list)
+    wall_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    tokens: int = 0
+
+    @property
+    def best_epoch(self) -> int:
+        """The epoch with the highest validation value."""
+        return int(np.argmax(self.validation)) if self.validation else -1
+
+    def stale(self, patience: int) -> bool:
+        """Whether validation has not improved for ``patience`` epochs."""
+        return len(self.validation) - 1 - self.best_epoch >= patience
+
+
+def next_item_loss(model: GroundedLM, batch: Batch) -> Tensor:
+    """Cross-entropy of a predicted item in nats: summed over levels, averaged over predicted items."""
+    windows, items, levels = batch.codes_BNL.shape
+    prefix = model.get_buffer("prefix_ids").numel()
+    hidden_BTD = model.hidden(model.embed_sequences(batch.codes_BNL))
+    hidden_MLD = hidden_BTD[:, prefix - 1 : -1].reshape(windows, items, levels, -1)[batch.target_BN]
+    code_ML = batch.codes_BNL[batch.target_BN]
+    per_level = [F.cross_entropy(model.level_logits(hidden_MLD[:, n], n), code_ML[:, n]) for n in range(levels)]
+    return torch.stack(per_level).sum()
+
+
+def parameter_groups(model: GroundedLM, options: FinetuneOptions) -> list[ParameterGroup]:
+    """The decoder, SID rows and memory with their rates; text vocabulary and text head are frozen."""
+    model.requires_grad_(True)
+    model.lm.get_input_embeddings().requires_grad_(False)
+    model.lm.get_parameter("lm_head.weight").requires_grad_(False)
+    decoder = [parameter for parameter in model.lm.parameters() if parameter.requires_grad]
+    matrices = [parameter for parameter in decoder if parameter.ndim > 1]
+    rest = [parameter for parameter in decoder if parameter.ndim <= 1]
+    rest += [rows for rows in (model.sid_rows, model.sid_head) if rows is not None]
+    groups = [ParameterGroup(matrices, options.lr, options.weight_decay), ParameterGroup(rest, options.lr)]
+    if model.memory is not None:
+        groups.append(ParameterGroup(list(model.memory.parameters()), options.lr * options.memory_lr_factor))
+    return groups
+
+
+class Finetuner:
+    """One fine-tuning run.
+
+    Args:
+        model: trained in place; ends with the weights of the best epoch.
+        codes_NL: the items' SIDs.
+        train: sequences per user.
+        plan: how batches are cut.
+        options: how long and how fast.
+        validate: measures the model after each epoch, higher is better.
+    """
+
+    def __init__(
+        self,
+        model: GroundedLM,
+        codes_NL: NDArray[np.integer],
+        train: Mapping[str, Sequence[int]],
+        plan: BatchPlan,
+        options: FinetuneOptions,
+        validate: Validate,
+    ) -> None:
+        self.model, self.state = model, FinetuneState()
+        self._codes_NL, self._train, self._plan, self._options = codes_NL, train, plan, options
+        self._validate = validate
+        groups = parameter_groups(model, options)
+        self._weights = [weight for group in groups for weight in group.parameters]
+        self.total_steps = plan.total_steps(train, options.epochs)
+        self._optimizer = MasterAdamW(groups, self.total_steps, warmup=options.warmup_steps)
+        self._best: list[Tensor] = []
+        self._fingerprint = f"{plan} {options} {model.space} {self.total_steps} {model.dtype}"
+
+    def run(self, state_file: Path | None = None, log: Log | None = None, progress: Progress = silent) -> FinetuneState:
+        """Train to the end, from ``state_file`` if it exists.
+
+        Raises:
+            ResumeError: the state file does not fit this run.
+        """
+        if state_file is not None:
+            self._load(state_file)
+        while self.state.epoch < self._options.epochs and not self.state.stale(self._options.patience):
+            self._run_epoch(state_file, log or (lambda row: None), progress)
+        self._restore_best()
+        if state_file is not None:
+            state_file.unlink(missing_ok=True)
+        return self.state
+
+    def _run_epoch(self, state_file: Path | None, log: Log, progress: Progress) -> None:
+        batches = self._plan.epoch(self._train, self.state.epoch)
+        self.model.train()
+        while self.state.batch < len(batches):
+            row = self._step(batches[self.state.batch])
+            done = self._optimizer.steps
+            progress(done, self.total_steps, f"loss {row['loss']:.3f}")
+            if done % self._options.log_every == 0:
+                log(row)
+            if state_file is not None and done % self._options.save_every == 0:
+                self._save(state_file)
+        self._end_epoch(log)
+        if state_file is not None:
+            self._save(state_file)
+
+    def _step(self, windows: list[Window]) -> dict[str, Any]:
+        wall, cpu = time.monotonic(), time.process_time()
+        loss = next_item_loss(self.model, collate(windows, self._codes_NL))
+        loss.backward()  # type: ignore[no-untyped-call]
+        norm = self._optimizer.step()
+        state = self.state
+        state.batch += 1
+        state.losses.append(float(loss.detach()))
+        wall, cpu = time.monotonic() - wall, time.process_time() - cpu
+        state.wall_seconds, state.cpu_seconds = state.wall_seconds + wall, state.cpu_seconds + cpu
+        tokens = num_tokens(windows, self._codes_NL.shape[1], self.model.get_buffer("prefix_ids").numel())
+        state.tokens += tokens
+        return {
+            "step": self._optimizer.steps,
+            "epoch": state.epoch,
+            "loss": state.losses[-1],
+            "gradient_norm": norm,
+            "tokens_per_second": tokens / max(wall, 1e-9),
+            "wall_seconds": state.wall_seconds,
+            "cpu_seconds": state.cpu_seconds,
+        }
+
+    def _end_epoch(self, log: Log) -> None:
+        state = self.state
+        steps = state.batch
+        state.validation.append(self._validate())
+        state.epoch, state.batch = state.epoch + 1, 0
+        if state.best_epoch == state.epoch - 1:
+            self._best = [weight.detach().clone() for weight in self._weights]
+        log({"epoch": state.epoch, "mean_loss": float(np.mean(state.losses[-steps:])), "valid": state.validation[-1]})
+
+    @torch.no_grad()
+    def _restore_best(self) -> None:
+        for weight, best in zip(self._weights, self._best, strict=False):
+            weight.copy_(best)
+
+    def _save(self, path: Path) -> None:
+        tensors = self._optimizer.state() | {f"best.{number}": weight for number, weight in enumerate(self._best)}
+        tensors["run"] = torch.frombuffer(bytearray(json.dumps(asdict(self.state)).encode()), dtype=torch.uint8)
+        save_state(path, tensors, self._fingerprint)
+
+    def _load(self, path: Path) -> None:
+        stored = load_state(path, self._fingerprint)
+        if stored is None:
+            return
+        try:
+            self.state = FinetuneState(**json.loads(stored["run"].numpy().tobytes()))
+            self._optimizer.load_state(stored)
+        except (KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise ResumeError(
+                f"{path}: does not fit this run ({error}); delete it to start this stage again"
+            ) from error
+        count = sum(name.startswith("best.") for name in stored)
+        self._best = [stored[f"best.{number}"] for number in range(count)]

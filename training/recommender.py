@@ -1,0 +1,99 @@
+"""Our recommender as evaluation sees it: histories in, ranked items out, by the full trie-constrained beam.
+
+Seen items are taken out inside the beam, so that an answer is never short. Items that share a SID are ranked by
+popularity. It is given a model and a catalogue, and knows nothing of splits or metrics.
+
+Shapes: N items, L levels, U users.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from service.model.beam import Beams, beam_search
+from service.model.grounded_lm import GroundedLM
+from service.model.prompt import PromptTemplate
+from service.model.torch_beam import TorchBeamModel
+from service.model.trie import SidTrie
+from training.progress import Progress, silent
+
+
+@dataclass(frozen=True, slots=True)
+class Recommended:
+    """Per user the ranked item numbers, and how many of the SIDs behind them name no item (0 under the trie)."""
+
+    items: list[list[int]]
+    illegal: int
+
+
+class BeamRecommender:
+    """Ranks items for histories.
+
+    Args:
+        model: the grounded LM.
+        codes_NL: the items' SIDs.
+        popularity_N: ranks items inside a bucket.
+        max_items: how much history the prompt holds.
+        beam_width: SIDs kept per level, at least as many as items wanted.
+    """
+
+    def __init__(
+        self,
+        model: GroundedLM,
+        codes_NL: NDArray[np.integer],
+        popularity_N: NDArray[np.int64],
+        *,
+        max_items: int,
+        beam_width: int,
+    ) -> None:
+        prefix = tuple(int(token) for token in model.get_buffer("prefix_ids"))
+        self._model, self._beam_width = model, beam_width
+        self._prompt = PromptTemplate(model.space, prefix, max_items)
+        self._sids = [tuple(row) for row in codes_NL.tolist()]
+        self._trie = SidTrie.build(codes_NL, model.space.codes)
+        self._leaf_N = self._trie.find(torch.from_numpy(codes_NL.astype(np.int64))).numpy()
+        self._bucket: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        for item in np.argsort(-popularity_N, kind="stable").tolist():
+            self._bucket[self._sids[item]].append(item)
+
+    def recommend(
+        self,
+        histories: Sequence[Sequence[int]],
+        *,
+        exclude_seen: bool,
+        batch_size: int = 32,
+        progress: Progress = silent,
+    ) -> Recommended:
+        """Ranked items per history; users are batched by length."""
+        self._model.eval()
+        ranked: list[list[int]] = [[] for _ in histories]
+        illegal = 0
+        order = sorted(range(len(histories)), key=lambda user: len(histories[user]))
+        for start in range(0, len(order), batch_size):
+            users = order[start : start + batch_size]
+            seen = [set(histories[user]) if exclude_seen else set[int]() for user in users]
+            for user, without, beams in zip(users, seen, self._beams([histories[u] for u in users], seen), strict=True):
+                sids = [tuple(sid) for sid in beams.codes_nL.tolist()]
+                illegal += sum(sid not in self._bucket for sid in sids)
+                ranked[user] = [i for sid in sids for i in self._bucket.get(sid, []) if i not in without]
+            progress(start + len(users), len(order))
+        return Recommended(ranked, illegal)
+
+    @torch.no_grad()
+    def _beams(self, histories: Sequence[Sequence[int]], seen: Sequence[set[int]]) -> list[Beams]:
+        prompts = [self._prompt.build([self._sids[item] for item in history]) for history in histories]
+        excluded = [self._spent_leaves(items) for items in seen]
+        return beam_search(
+            self._trie, TorchBeamModel(self._model, prompts), [self._beam_width] * len(prompts), excluded
+        )
+
+    def _spent_leaves(self, seen: Iterable[int]) -> Tensor:
+        """Leaves all of whose items were seen."""
+        items = set(seen)
+        leaves = {int(self._leaf_N[item]) for item in items if set(self._bucket[self._sids[item]]) <= items}
+        return torch.tensor(sorted(leaves), dtype=torch.int64)
