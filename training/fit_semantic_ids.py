@@ -1,8 +1,10 @@
 """Item embeddings -> codebooks and SIDs, by residual k-means or RQ-VAE, with collisions handled as the recipe says.
 
 Policies: ``reassign`` gives every item its own last code (same length), ``extra_level`` appends a level that numbers
-the items of a bucket, ``bucket`` keeps shared SIDs. What is returned is the frozen quantiser that serving uses for
-new items.
+the items of a bucket, ``bucket`` keeps shared SIDs. What is returned is the frozen quantiser that serving uses for new
+items. It knows nothing of texts and interactions.
+
+Shapes: N items, E embedding width, L levels, K codes, D codebook width.
 """
 
 from dataclasses import dataclass
@@ -26,7 +28,7 @@ _ITERATIONS = 25
 
 @dataclass(frozen=True, slots=True)
 class SidFit:
-    """The frozen quantiser, the items' codes int64 [N, L] and their report."""
+    """The frozen quantiser (one level longer for ``extra_level``), the items' codes int64 [N, L] and their report."""
 
     quantizer: ResidualQuantizer
     codes_NL: NDArray[np.int64]
@@ -46,41 +48,67 @@ def fit_semantic_ids(
     """Fit codebooks on ``fit_rows`` (default all) and give every item its SID.
 
     Raises:
-        TrainingError: there are fewer items to fit on than codes.
+        TrainingError: there are fewer items to fit on than codes, or more in one bucket than an extra level can count.
     """
-    fitted = embedding_NE if fit_rows is None else embedding_NE[fit_rows]
-    if len(fitted) < codes:
-        raise TrainingError(f"{len(fitted)} items cannot fill {codes} codes a level; lower sids.codes")
+    fitted_NE = embedding_NE if fit_rows is None else embedding_NE[fit_rows]
+    if len(fitted_NE) < codes:
+        raise TrainingError(f"{len(fitted_NE)} items cannot fill {codes} codes a level; lower sids.codes")
     fit = fit_rkmeans if method == "rkmeans" else fit_rqvae
-    quantizer = fit(fitted, levels, codes, seed)
-    embedding = torch.from_numpy(embedding_NE)
-    nearest, residual = quantizer.encode_with_distances(embedding)
-    before_NL = nearest.numpy()
-    after_NL = before_NL
+    quantizer = fit(fitted_NE, levels, codes, seed)
+    nearest_NL = quantizer.encode(torch.from_numpy(embedding_NE)).numpy()
+    codes_NL = nearest_NL
     if policy == "reassign":
-        distances = quantizer.last_level_distances(embedding, nearest).numpy()
-        after_NL = reassign_last_code(before_NL, distances)
+        codes_NL = _reassigned(quantizer, embedding_NE, nearest_NL, fit_rows)
     elif policy == "extra_level":
-        quantizer, after_NL = _with_extra_level(quantizer, before_NL)
-    rest = tuple(float(x) for x in residual.mean(0))
-    rest += rest[-1:] * (after_NL.shape[1] - len(rest))
-    return SidFit(quantizer, after_NL, report(before_NL, after_NL, codes, rest))
+        quantizer, codes_NL = _with_extra_level(quantizer, nearest_NL)
+    residual_L = mean_residuals(quantizer, embedding_NE, codes_NL)
+    return SidFit(quantizer, codes_NL, report(nearest_NL, codes_NL, codes, residual_L))
 
 
 def fit_rkmeans(embedding_NE: NDArray[np.float32], levels: int, codes: int, seed: int) -> ResidualQuantizer:
     """Residual k-means: each level clusters what the levels above left over."""
     faiss.omp_set_num_threads(1)  # deterministic sums
-    residual = np.ascontiguousarray(embedding_NE, dtype=np.float32)
+    residual_NE = np.ascontiguousarray(embedding_NE, dtype=np.float32)
     codebooks = []
     for level in range(levels):
-        kmeans = faiss.Kmeans(
-            residual.shape[1], codes, niter=_ITERATIONS, seed=seed + level, min_points_per_centroid=1, verbose=False
-        )
-        kmeans.train(residual)
-        nearest = kmeans.index.search(residual, 1)[1][:, 0]
-        residual = np.ascontiguousarray(residual - kmeans.centroids[nearest])
-        codebooks.append(torch.from_numpy(kmeans.centroids.copy()))
+        centroids_KE = _cluster(residual_NE, codes, seed + level)
+        nearest_N = ResidualQuantizer(torch.from_numpy(centroids_KE)[None]).encode(torch.from_numpy(residual_NE))[:, 0]
+        residual_NE = residual_NE - centroids_KE[nearest_N.numpy()]
+        codebooks.append(torch.from_numpy(centroids_KE))
     return ResidualQuantizer(torch.stack(codebooks))
+
+
+def mean_residuals(
+    quantizer: ResidualQuantizer, embedding_NE: NDArray[np.float32], codes_NL: NDArray[np.int64]
+) -> tuple[float, ...]:
+    """What the given codes leave over after each of their levels: mean squared length in codebook space."""
+    residual_ND = quantizer.project(torch.from_numpy(embedding_NE))
+    means = []
+    for codebook_KD, code_N in zip(quantizer.codebooks_LKD, torch.from_numpy(codes_NL).T, strict=True):
+        residual_ND = residual_ND - codebook_KD[code_N]
+        means.append(float((residual_ND**2).sum(1).mean()))
+    return tuple(means)
+
+
+def _cluster(points_NE: NDArray[np.float32], codes: int, seed: int) -> NDArray[np.float32]:
+    kmeans = faiss.Kmeans(points_NE.shape[1], codes, niter=_ITERATIONS, seed=seed, min_points_per_centroid=1)
+    kmeans.train(points_NE)
+    return np.array(kmeans.centroids, dtype=np.float32)
+
+
+def _reassigned(
+    quantizer: ResidualQuantizer,
+    embedding_NE: NDArray[np.float32],
+    nearest_NL: NDArray[np.int64],
+    fit_rows: NDArray[np.int64] | None,
+) -> NDArray[np.int64]:
+    def distances(items_G: NDArray[np.int64]) -> NDArray[np.float32]:
+        embedding, codes = torch.from_numpy(embedding_NE[items_G]), torch.from_numpy(nearest_NL[items_G])
+        measured: NDArray[np.float32] = quantizer.last_level_distances(embedding, codes).numpy()
+        return measured
+
+    fitted_N = np.ones(len(nearest_NL), np.bool_) if fit_rows is None else np.isin(np.arange(len(nearest_NL)), fit_rows)
+    return reassign_last_code(nearest_NL, quantizer.codes, distances, fitted_N)
 
 
 def _with_extra_level(
@@ -88,17 +116,13 @@ def _with_extra_level(
 ) -> tuple[ResidualQuantizer, NDArray[np.int64]]:
     """Append the place inside the bucket.
 
-    The extra codebook's vectors grow along one axis, so that a new item prefers place 0, then 1, and so on.
-
-    Raises:
-        TrainingError: a bucket has more items than codes.
+    The extra codebook holds zeros: every place is equally near, so a new item, which asks for its last codes nearest
+    first and equal ones in order, takes the lowest place that is free.
     """
     place_N = number_inside_buckets(codes_NL)
     if place_N.max() >= quantizer.codes:
         raise TrainingError(
-            f"a bucket holds {place_N.max() + 1} items, more than {quantizer.codes} codes; raise sids.codes"
+            f"a bucket holds {place_N.max() + 1} items, an extra level counts to {quantizer.codes}; raise sids.codes"
         )
-    extra_KD = torch.zeros_like(quantizer.codebooks_LKD[0])
-    extra_KD[:, 0] = 1e3 * torch.arange(quantizer.codes)
-    books = torch.cat([quantizer.codebooks_LKD, extra_KD[None]])
-    return ResidualQuantizer(books, quantizer.encoder), np.column_stack([codes_NL, place_N])
+    books_LKD = torch.cat([quantizer.codebooks_LKD, torch.zeros_like(quantizer.codebooks_LKD[:1])])
+    return ResidualQuantizer(books_LKD, quantizer.encoder), np.column_stack([codes_NL, place_N])

@@ -21,7 +21,7 @@ class ParameterGroup:
 
 
 class MasterAdamW:
-    """One optimiser step over all groups.
+    """One optimiser step over all groups; weights without a gradient stay where they are.
 
     Args:
         groups: what is trained.
@@ -41,7 +41,7 @@ class MasterAdamW:
         max_norm: float = 1.0,
     ) -> None:
         self._weights = [weight for group in groups for weight in group.parameters]
-        self._masters = [weight.detach().float().clone().requires_grad_(True) for weight in self._weights]
+        self._masters = [_master(weight) for weight in self._weights]
         self._peaks = [group.lr for group in groups]
         self._total, self._warmup, self._floor, self._max_norm = total_steps, warmup, floor, max_norm
         self.steps = 0
@@ -65,26 +65,30 @@ class MasterAdamW:
         for settings, peak in zip(self._adamw.param_groups, self._peaks, strict=True):
             settings["lr"] = peak * self._factor()
         for weight, master in zip(self._weights, self._masters, strict=True):
-            master.grad = torch.zeros_like(master) if weight.grad is None else weight.grad.float()
-            weight.grad = None
+            master.grad = None if weight.grad is None else weight.grad.float()
         norm = float(nn.utils.clip_grad_norm_(self._masters, self._max_norm))
         self._adamw.step()
         self._copy_back()
         return norm
 
     def state(self) -> dict[str, Tensor]:
-        """Everything a resumed run needs, as flat tensors for safetensors."""
+        """Everything a resumed run needs, as flat tensors for safetensors (copies: later steps do not change them)."""
         stored = {"steps": torch.tensor(self.steps)}
         for number, master in enumerate(self._masters):
             moments = self._adamw.state.get(master, {})
-            stored[f"{number}.master"] = master.detach()
+            stored[f"{number}.master"] = master.detach().clone()
             for name in ("exp_avg", "exp_avg_sq", "step"):
                 if name in moments:
-                    stored[f"{number}.{name}"] = moments[name]
+                    stored[f"{number}.{name}"] = moments[name].clone()
         return stored
 
     def load_state(self, stored: dict[str, Tensor]) -> None:
-        """The inverse of `state`; also sets the weights."""
+        """The inverse of `state`; also sets the weights.
+
+        Raises:
+            KeyError: a tensor is missing.
+            RuntimeError: a tensor has another shape.
+        """
         self.steps = int(stored["steps"])
         for number, master in enumerate(self._masters):
             master.data.copy_(stored[f"{number}.master"])
@@ -96,10 +100,17 @@ class MasterAdamW:
     @torch.no_grad()
     def _copy_back(self) -> None:
         for weight, master in zip(self._weights, self._masters, strict=True):
-            weight.copy_(master)
+            if weight is not master:
+                weight.copy_(master)
+            weight.grad = master.grad = None
 
     def _factor(self) -> float:
         if self.steps <= self._warmup:
             return self.steps / self._warmup
         done = min(1.0, (self.steps - self._warmup) / max(1, self._total - self._warmup))
         return self._floor + (1 - self._floor) * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def _master(weight: nn.Parameter) -> Tensor:
+    # a float32 weight is its own master
+    return weight if weight.dtype == torch.float32 else weight.detach().float().clone().requires_grad_(True)

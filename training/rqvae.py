@@ -36,7 +36,7 @@ def fit_rqvae(embedding_NE: NDArray[np.float32], levels: int, codes: int, seed: 
     )
     optimizer = torch.optim.AdamW([*encoder.parameters(), *decoder.parameters()], lr=LEARNING_RATE)
     for _ in range(EPOCHS):
-        for rows in torch.randperm(len(data)).split(BATCH):
+        for rows in torch.split(torch.randperm(len(data)), BATCH):
             _step(data[rows], encoder, decoder, quantizer, optimizer)
     return _frozen(encoder, quantizer)
 

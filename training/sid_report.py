@@ -1,6 +1,7 @@
 """What there is to know about a set of SIDs, and the gates that stop training on bad ones.
 
-Collapsed codebooks and shared SIDs have shipped unnoticed elsewhere; here both are printed and gated.
+Codebooks in which every item got one SID (RQ-VAE-Recommender issue 47) and SIDs shared by many items (LC-Rec issue 23)
+have gone unnoticed elsewhere; here both are printed and gated. It does not know how the codes were made.
 """
 
 from collections import Counter
@@ -17,12 +18,14 @@ from training.errors import GateError
 class SidReport:
     """Per level: used codes, entropy in bits, mean squared residual; over all: distinct SIDs and collisions.
 
+    ``used_before`` counts the nearest codes, before collisions were handled: moving codes fills a level that collapsed.
     ``collision_rate`` is the share of items that share their SID; ``moved_share`` the share whose last code was moved.
     """
 
     items: int
     codes: int
     used: tuple[int, ...]
+    used_before: tuple[int, ...]
     entropy_bits: tuple[float, ...]
     residual: tuple[float, ...]
     distinct: int
@@ -31,14 +34,19 @@ class SidReport:
     collision_rate_before: float
     moved_share: float
 
+    @property
+    def perplexity(self) -> tuple[float, ...]:
+        """Per level the number of equally frequent codes of the same entropy."""
+        return tuple(2**bits for bits in self.entropy_bits)
+
     def gate(self, *, min_usage: float, max_collision_rate: float) -> None:
         """Stop on collapse or too many collisions.
 
         Raises:
-            GateError: fewer than ``min_usage`` of a level's codes (or of the items, if fewer) are used, or more than
-                ``max_collision_rate`` of the items share a SID.
+            GateError: the nearest codes are fewer than ``min_usage`` of a level's codes (or of the items, if those are
+                fewer), or more than ``max_collision_rate`` of the items share a SID.
         """
-        for level, used in enumerate(self.used):
+        for level, used in enumerate(self.used_before):
             wanted = min_usage * min(self.codes, self.items)
             if used < wanted:
                 raise GateError(
@@ -53,12 +61,13 @@ class SidReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return asdict(self)
+        return asdict(self) | {"perplexity": self.perplexity}
 
     def lines(self) -> list[str]:
         """A few lines to print."""
         per_level = [
-            f"  level {n + 1}: {used}/{self.codes} codes used, entropy {bits:.2f} bits, residual {rest:.4f}"
+            f"  level {n + 1}: {used}/{self.codes} codes used, entropy {bits:.2f} bits (perplexity {2**bits:.0f}), "
+            f"residual {rest:.4f}"
             for n, (used, bits, rest) in enumerate(zip(self.used, self.entropy_bits, self.residual, strict=True))
         ]
         rates = f"{self.collision_rate_before:.1%} -> {self.collision_rate:.1%}"
@@ -79,7 +88,8 @@ def report(
     return SidReport(
         items=len(after_NL),
         codes=codes,
-        used=tuple(len(np.unique(after_NL[:, level])) for level in levels),
+        used=_used(after_NL),
+        used_before=_used(before_NL),
         entropy_bits=tuple(_entropy(after_NL[:, level]) for level in levels),
         residual=residual,
         distinct=len(buckets),
@@ -88,6 +98,10 @@ def report(
         collision_rate_before=_collision_rate(before_NL),
         moved_share=float(moved),
     )
+
+
+def _used(codes_NL: NDArray[np.int64]) -> tuple[int, ...]:
+    return tuple(len(np.unique(code_N)) for code_N in codes_NL.T)
 
 
 def _collision_rate(codes_NL: NDArray[np.int64]) -> float:

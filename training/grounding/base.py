@@ -1,11 +1,12 @@
 """What every grounding objective takes and returns.
 
 An objective sees the frozen backbone, the items' SIDs and texts, and makes rows for the L x K new tokens. It never
-changes the backbone.
+changes the backbone, and does not know what the rows are fine-tuned for.
+
+Shapes: N items, L levels, K codes, D model width, V text vocabulary.
 """
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -17,31 +18,28 @@ from torch import Tensor
 
 from service.model.semantic_ids import SidSpace
 from training.backbone import Backbone
-
-Progress = Callable[[int, int, float], None]
+from training.progress import Progress, silent
 
 
 @dataclass(frozen=True, slots=True)
 class GroundingContext:
-    """``codes_NL`` int64 and ``texts`` belong to the same N items; a long objective keeps its state in ``state_file``."""
+    """``codes_NL`` int64 and ``texts`` belong to the same N items, those that training may see."""
 
     backbone: Backbone
     space: SidSpace
     codes_NL: NDArray[np.int64]
     texts: list[str]
     seed: int
-    state_file: Path | None = None
 
     @property
     def vocabulary_VD(self) -> Tensor:
         """The text vocabulary's input embeddings, [V, D], without the new tokens."""
-        weight = self.backbone.model.get_input_embeddings().get_parameter("weight").data
-        return weight[: self.space.first_token_id]
+        return self.backbone.input_rows[: self.space.first_token_id]
 
     @property
     def tied(self) -> bool:
         """Whether the output head is the input embedding."""
-        return bool(self.backbone.model.config.tie_word_embeddings)
+        return self.backbone.tied
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +48,8 @@ class GroundingResult:
 
     sid_rows: Tensor
     sid_head: Tensor | None
-    steps: int = 0
     samples: int = 0
+    steps: int = 0
     wall_seconds: float = 0.0
     cpu_seconds: float = 0.0
     losses: list[float] = field(default_factory=list)
@@ -60,16 +58,23 @@ class GroundingResult:
 class Objective(Protocol):
     """Makes the rows."""
 
-    def ground(self, context: GroundingContext, progress: Progress | None = None) -> GroundingResult:
-        """Ground all new tokens."""
+    def ground(
+        self, context: GroundingContext, progress: Progress = silent, state_file: Path | None = None
+    ) -> GroundingResult:
+        """Ground all new tokens; a long objective keeps its state in ``state_file`` and resumes from it."""
         ...
 
 
 class Clock:
-    """Wall and process CPU seconds since it was made."""
+    """Wall and process CPU seconds since it was made, plus what an interrupted run had already spent."""
 
     def __init__(self) -> None:
         self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def add(self, wall: float, cpu: float) -> None:
+        """Count seconds of an earlier run."""
+        self._wall -= wall
+        self._cpu -= cpu
 
     def read(self) -> tuple[float, float]:
         """``(wall, cpu)`` in seconds."""

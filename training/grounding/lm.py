@@ -1,27 +1,40 @@
 """Grounding through the frozen language model (GTI eq. 2): minimise -log P(answer | prompt) over the new rows only.
 
-Both directions are trained, text -> SID and SID -> text, with the loss on the answer. Backbone, text rows and head
-are frozen and take no part in the optimiser, so nothing (weight decay included) can move them. With a tied head the
-new rows are trained as input and as output; an untied head has rows of its own.
+Both directions take turns, SID -> text and text -> SID, with the loss on the answer. Backbone, text rows and head take
+no part in the optimiser, so nothing (weight decay included) can move them. With a tied head the new rows are trained
+as input and as output; an untied head has rows of its own. A run resumes exactly: every batch follows from the seed
+and the step alone.
 
-Shapes: B pairs, T tokens, L levels, K codes, D model width, V limited text vocabulary.
+Shapes: B pairs, T tokens, L levels, D model width, M answer tokens of a batch.
 """
 
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
+from transformers import PreTrainedModel
 
-from training.grounding.base import Clock, GroundingContext, GroundingResult, Progress, noisy_mean
+from service.model.grounded_lm import GroundedLM
+from training.errors import ResumeError
+from training.grounding.base import Clock, GroundingContext, GroundingResult, noisy_mean
 from training.grounding.regression import Regression
-from training.grounding.templates import Template, Templates, tokenise
+from training.grounding.templates import PairMaker
 from training.optimizer import MasterAdamW, ParameterGroup
+from training.progress import Progress, silent
 from training.state_file import load_state, save_state
 
 SAVE_EVERY = 20
+WARMUP_STEPS = 10
+# pairs of so many batches are sorted by length together, so that little of a batch is padding
+POOL_BATCHES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,123 +47,123 @@ class LanguageModelling:
     max_text_tokens: int = 28
     start: Literal["mean", "regression"] = "mean"
 
-    def ground(self, context: GroundingContext, progress: Progress | None = None) -> GroundingResult:
-        """See `Objective.ground`; resumes from ``context.state_file``."""
-        clock = Clock()
-        trainer = _Trainer(context, self)
-        trainer.resume()
-        for step in range(trainer.optimizer.steps, self.steps):
-            loss = trainer.step(step)
-            if progress:
-                progress(step + 1, self.steps, loss)
-            if (step + 1) % SAVE_EVERY == 0:
-                trainer.save()
-        wall, cpu = clock.read()
-        head = None if trainer.head is None else trainer.head.detach().float()
-        rows = trainer.rows.detach().float()
-        samples = self.steps * self.batch_size
-        return GroundingResult(rows, head, self.steps, samples, wall, cpu, trainer.losses)
+    def ground(
+        self, context: GroundingContext, progress: Progress = silent, state_file: Path | None = None
+    ) -> GroundingResult:
+        """See `Objective.ground`.
+
+        Raises:
+            ResumeError: the state file is damaged.
+        """
+        with _frozen(context.backbone.model):
+            run = _Run(context, self, state_file)
+            while run.optimizer.steps < self.steps:
+                loss = run.step()
+                progress(run.optimizer.steps, self.steps, f"loss {loss:.3f}")
+            return run.result()
 
 
-class _Trainer:
+class _Run:
     """The rows in training and everything they are trained against."""
 
-    def __init__(self, context: GroundingContext, options: LanguageModelling) -> None:
-        self._context, self._options = context, options
-        self._model = context.backbone.model.requires_grad_(False).eval()
-        self._embedding = context.vocabulary_VD
-        self._templates = tokenise(context.backbone.tokenizer, context.texts, options.max_text_tokens)
-        start = _start_rows(context, options)
-        self.rows = nn.Parameter(start.to(self._embedding.dtype))
-        self.head = None if context.tied else nn.Parameter(start.to(self._embedding.dtype))
-        trained = [self.rows] if self.head is None else [self.rows, self.head]
-        self.optimizer = MasterAdamW([ParameterGroup(trained, options.lr)], options.steps, warmup=10)
+    def __init__(self, context: GroundingContext, options: LanguageModelling, state_file: Path | None) -> None:
+        self._context, self._options, self._state_file = context, options, state_file
+        self._clock = Clock()
+        self._pairs = PairMaker.of(context.backbone, context.space, context.texts, options.max_text_tokens)
+        self._codes_NL = torch.from_numpy(context.codes_NL)
+        start = _start_rows(context, options).to(context.vocabulary_VD.dtype)
+        head = None if context.tied else start.clone()
+        self._model = GroundedLM(context.backbone.model, context.space, (0,), start, head)
+        trained = [rows for rows in (self._model.sid_rows, self._model.sid_head) if rows is not None]
+        self.optimizer = MasterAdamW([ParameterGroup(trained, options.lr)], options.steps, warmup=WARMUP_STEPS)
         self.losses: list[float] = []
-        self._text_vocabulary, self._text_number = _limited_vocabulary(self._templates, len(self._embedding))
+        self._used_tokens = self._pairs.used_tokens()
+        lengths_N = np.array([len(ids) for ids in self._pairs.text_ids])
+        self._pool = lru_cache(1)(lambda pool: _pool_batches(lengths_N, options.batch_size, context.seed, pool))
+        self._resume()
 
-    def step(self, step: int) -> float:
-        """One batch in one direction (they alternate); returns the loss."""
-        random = np.random.default_rng((self._context.seed, step))
-        items = random.choice(len(self._context.texts), min(self._options.batch_size, len(self._context.texts)), False)
-        items = items[np.argsort([len(self._templates.text_ids[item]) for item in items], kind="stable")]
-        direction = self._templates.text_to_sid if step % 2 else self._templates.sid_to_text
-        template = direction[int(random.integers(len(direction)))]
-        loss = self._text_to_sid(items, template) if step % 2 else self._sid_to_text(items, template)
+    def step(self) -> float:
+        """Train on one batch in one direction and return its loss."""
+        number = self.optimizer.steps
+        items = self._pool(number // POOL_BATCHES)[number % POOL_BATCHES]
+        loss = self._sid_loss(items, number // 2) if number % 2 else self._text_loss(items, number // 2)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         self.losses.append(float(loss.detach()))
+        if self.optimizer.steps % SAVE_EVERY == 0:
+            self._save()
         return self.losses[-1]
 
-    def save(self) -> None:
-        """Write rows, optimiser and losses."""
-        if self._context.state_file is not None:
-            state = self.optimizer.state() | {"losses": torch.tensor(self.losses)}
-            save_state(self._context.state_file, state, self._fingerprint())
-
-    def resume(self) -> None:
-        """Continue from the state file if it belongs to this grounding."""
-        if self._context.state_file is None:
-            return
-        stored = load_state(self._context.state_file, self._fingerprint())
-        if stored is not None:
-            self.losses = stored.pop("losses").tolist()
-            self.optimizer.load_state(stored)
-
-    def _fingerprint(self) -> str:
-        return f"{self._options} {self._context.seed} {self._context.space} {len(self._context.texts)}"
-
-    def _text_to_sid(self, items: np.ndarray, template: Template) -> Tensor:
-        space = self._context.space
-        codes_BL = torch.from_numpy(self._context.codes_NL[items])
-        prompts = [(*template.before, *self._templates.text_ids[item], *template.after) for item in items]
-        length_B = torch.tensor([len(prompt) for prompt in prompts])
-        longest = int(length_B.max()) + space.levels
-        token_BT = torch.tensor([[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts])
-        place_BL = length_B[:, None] + torch.arange(space.levels)
-        inputs = self._embed(token_BT)
-        inputs = inputs.scatter(1, place_BL[..., None].expand(-1, -1, inputs.shape[-1]), self._sid_inputs(codes_BL))
-        hidden_BTD = self._hidden(inputs)
-        before_BLD = hidden_BTD.gather(1, (place_BL - 1)[..., None].expand(-1, -1, hidden_BTD.shape[-1]))
-        return self._sid_loss(before_BLD, codes_BL)
-
-    def _sid_to_text(self, items: np.ndarray, template: Template) -> Tensor:
-        codes_BL = torch.from_numpy(self._context.codes_NL[items])
-        answers = [self._templates.text_ids[item] for item in items]
-        longest = max(len(answer) for answer in answers)
-        answer_BT = torch.tensor([[*answer, *[0] * (longest - len(answer))] for answer in answers])
-        real_BT = torch.arange(longest)[None] < torch.tensor([len(answer) for answer in answers])[:, None]
-        before, after = (
-            self._embed(torch.tensor(ids)[None]).expand(len(items), -1, -1) for ids in (template.before, template.after)
+    def result(self) -> GroundingResult:
+        """The rows as they are now and what they cost."""
+        head = self._model.sid_head
+        steps = self.optimizer.steps
+        return GroundingResult(
+            self._model.sid_rows.detach().float().clone(),
+            None if head is None else head.detach().float().clone(),
+            steps * self._options.batch_size,
+            steps,
+            *self._clock.read(),
+            self.losses,
         )
-        prompt = torch.cat([before, self._sid_inputs(codes_BL), after], 1)
-        hidden_BTD = self._hidden(torch.cat([prompt, self._embed(answer_BT)], 1))
-        first = prompt.shape[1] - 1
-        logits = F.linear(hidden_BTD[:, first : first + longest][real_BT], self._text_head()).float()
-        return F.cross_entropy(logits, self._text_number[answer_BT[real_BT]])
 
-    def _sid_loss(self, hidden_BLD: Tensor, codes_BL: Tensor) -> Tensor:
-        rows = self.rows if self.head is None else self.head
-        heads = rows.view(self._context.space.levels, self._context.space.codes, -1)
+    def _sid_loss(self, items: list[int], template: int) -> Tensor:
+        codes_BL = self._codes_NL[items]
+        pairs = self._pairs.ask_sid(items, codes_BL, template)
+        hidden_BLD = pairs.before_answers(self._hidden(pairs.token_BT)).view(*codes_BL.shape, -1)
         losses = [
-            F.cross_entropy(F.linear(hidden_BLD[:, level], head_KD).float(), codes_BL[:, level])
-            for level, head_KD in enumerate(heads)
+            F.cross_entropy(self._model.level_logits(hidden_BLD[:, level], level), codes_BL[:, level])
+            for level in range(self._context.space.levels)
         ]
         return torch.stack(losses).mean()
 
-    def _sid_inputs(self, codes_BL: Tensor) -> Tensor:
-        scale = float(getattr(self._model.get_input_embeddings(), "scalar_embed_scale", 1.0))
-        return F.embedding(self._context.space.rows(codes_BL), self.rows) * scale
+    def _text_loss(self, items: list[int], template: int) -> Tensor:
+        pairs = self._pairs.ask_text(items, self._codes_NL[items], template)
+        hidden_MD = pairs.before_answers(self._hidden(pairs.token_BT))
+        head = self._context.backbone.output_rows[self._used_tokens]
+        return F.cross_entropy(
+            F.linear(hidden_MD, head).float(), torch.searchsorted(self._used_tokens, pairs.answers_M)
+        )
 
-    def _embed(self, token_BT: Tensor) -> Tensor:
-        embedded: Tensor = self._model.get_input_embeddings()(token_BT)
-        return embedded
+    def _hidden(self, token_BT: Tensor) -> Tensor:
+        return self._model.hidden(self._model.embed_tokens(token_BT))
 
-    def _hidden(self, inputs_BTD: Tensor) -> Tensor:
-        hidden: Tensor = self._model.base_model(inputs_embeds=inputs_BTD, use_cache=False).last_hidden_state
-        return hidden
+    def _save(self) -> None:
+        if self._state_file is not None:
+            spent = torch.tensor(self._clock.read(), dtype=torch.float64)
+            state = {"losses": torch.tensor(self.losses, dtype=torch.float64), "spent": spent}
+            save_state(self._state_file, self.optimizer.state() | state, self._fingerprint())
 
-    def _text_head(self) -> Tensor:
-        return self._model.get_parameter("lm_head.weight").data[self._text_vocabulary]
+    def _resume(self) -> None:
+        stored = None if self._state_file is None else load_state(self._state_file, self._fingerprint())
+        if stored is None:
+            return
+        try:
+            self.optimizer.load_state(stored)
+            self.losses = stored["losses"].tolist()
+            self._clock.add(*stored["spent"].tolist())
+        except (KeyError, RuntimeError) as error:
+            raise ResumeError(f"{self._state_file}: does not fit this grounding: {error}; delete it") from error
+
+    def _fingerprint(self) -> str:
+        context = self._context
+        described = (self._options, context.seed, context.space, context.backbone.source, len(context.vocabulary_VD))
+        digest = hashlib.sha256(repr((described, self._model.dtype, context.texts)).encode())
+        digest.update(np.ascontiguousarray(context.codes_NL).tobytes())
+        return digest.hexdigest()
+
+
+@contextmanager
+def _frozen(model: PreTrainedModel) -> Iterator[None]:
+    """No parameter wants a gradient inside the block; their flags and the mode come back afterwards."""
+    wanted, training = [parameter.requires_grad for parameter in model.parameters()], model.training
+    model.requires_grad_(False).train(False)
+    try:
+        yield
+    finally:
+        model.train(training)
+        for parameter, flag in zip(model.parameters(), wanted, strict=True):
+            parameter.requires_grad_(flag)
 
 
 def _start_rows(context: GroundingContext, options: LanguageModelling) -> Tensor:
@@ -159,9 +172,10 @@ def _start_rows(context: GroundingContext, options: LanguageModelling) -> Tensor
     return noisy_mean(context.vocabulary_VD, context.space.num_tokens, 0.01, context.seed)
 
 
-def _limited_vocabulary(templates: Templates, vocabulary: int) -> tuple[Tensor, Tensor]:
-    """Token ids that occur in item texts [V], and each token's number among them: the text loss needs no other rows."""
-    used = torch.tensor(sorted({token for ids in templates.text_ids for token in ids}))
-    number = torch.zeros(vocabulary, dtype=torch.int64)
-    number[used] = torch.arange(len(used))
-    return used, number
+def _pool_batches(lengths_N: np.ndarray, batch_size: int, seed: int, pool: int) -> list[list[int]]:
+    """The item numbers of the batches of one pool: random items, similar lengths side by side, in random order."""
+    random = np.random.default_rng((seed, pool))
+    wanted = batch_size * POOL_BATCHES
+    drawn = np.concatenate([random.permutation(len(lengths_N)) for _ in range(-(-wanted // len(lengths_N)))])[:wanted]
+    by_length = drawn[np.argsort(lengths_N[drawn], kind="stable")].reshape(POOL_BATCHES, batch_size)
+    return [[int(item) for item in batch] for batch in random.permutation(by_length)]

@@ -1,8 +1,13 @@
-"""The baseline: every new token starts at the mean of the vocabulary (GTI eq. 1), here with a little noise."""
+"""The baseline: every new token starts at the mean of the vocabulary (GTI eq. 1), here with a little noise.
+
+Without noise all rows of a level are equal, and only their different targets pull them apart.
+"""
 
 from dataclasses import dataclass
+from pathlib import Path
 
-from training.grounding.base import Clock, GroundingContext, GroundingResult, Progress, noisy_mean
+from training.grounding.base import Clock, GroundingContext, GroundingResult, noisy_mean
+from training.progress import Progress, silent
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,10 +16,11 @@ class Mean:
 
     noise: float = 0.01
 
-    def ground(self, context: GroundingContext, progress: Progress | None = None) -> GroundingResult:
-        """See `Objective.ground`."""
+    def ground(
+        self, context: GroundingContext, progress: Progress = silent, state_file: Path | None = None
+    ) -> GroundingResult:
+        """See `Objective.ground`; there is nothing to resume."""
         clock = Clock()
         rows = noisy_mean(context.vocabulary_VD, context.space.num_tokens, self.noise, context.seed)
-        head = None if context.tied else rows.clone()
         wall, cpu = clock.read()
-        return GroundingResult(rows, head, wall_seconds=wall, cpu_seconds=cpu)
+        return GroundingResult(rows, None if context.tied else rows.clone(), wall_seconds=wall, cpu_seconds=cpu)

@@ -4,7 +4,6 @@ Memory before W_out is trained, so the tables fit any backbone. Rows are counted
 stays silent. W_out is left at zero: attached, the memory starts without a voice.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,8 +14,8 @@ from torch.nn import functional as F
 
 from service.model.prefix_memory import PrefixMemory
 from training.optimizer import MasterAdamW, ParameterGroup
+from training.progress import Progress, silent
 
-Progress = Callable[[int, int, float], None]
 TABLE_STD = 0.02
 
 
@@ -38,7 +37,7 @@ def pretrain_classification(
     batch_size: int,
     lr: float,
     seed: int,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> PretrainReport:
     """Train the tables on training occurrences (item numbers [M]; frequent items count more)."""
     torch.manual_seed(seed)
@@ -57,8 +56,7 @@ def pretrain_classification(
         total.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         loss = float(total.detach())
-        if progress:
-            progress(step + 1, steps, loss)
+        progress(step + 1, steps, f"loss {loss:.3f}")
     return _report(memory, heads, all_codes[torch.from_numpy(touched)], loss)
 
 
