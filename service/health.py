@@ -1,0 +1,79 @@
+"""Whether this replica should get requests, and why not. Liveness is the event loop answering at all.
+
+Redis being down does not unready: recommendations are answered without it. The engine is asked by a canary, never by
+a probe, so a hung engine cannot hang the probes.
+"""
+
+import asyncio
+from collections.abc import Mapping
+
+import structlog
+
+from service.engine.base import Engine
+from service.errors import EngineError
+from service.metrics import Metrics
+
+MISSES_ALLOWED = 3
+
+
+class Health:
+    """Collects what the parts report."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._caught_up = False
+        self._draining = False
+        self._stopped: set[str] = set()
+        self._misses = MISSES_ALLOWED  # unready until the first canary has sung
+
+    def reasons(self) -> list[str]:
+        """Why not ready; empty when ready."""
+        reasons = []
+        if self._draining:
+            reasons.append("draining")
+        if not self._caught_up:
+            reasons.append("catalog_replaying")
+        if self._misses >= MISSES_ALLOWED:
+            reasons.append("engine_unavailable")
+        return [*reasons, *sorted(self._stopped)]
+
+    def caught_up(self) -> None:
+        """The item log is replayed."""
+        self._caught_up = True
+
+    def drain(self) -> None:
+        """No new requests, please."""
+        self._draining = True
+
+    def stopped(self, work: str) -> None:
+        """Background work ended that never should; only a restart mends that."""
+        self._stopped.add(f"{work}_stopped")
+
+    def canary(self, *, alive: bool) -> None:
+        """The outcome of one canary."""
+        self._misses = 0 if alive else self._misses + 1
+        self._metrics.dependency_up.labels("engine").set(int(alive))
+
+    def report(self) -> Mapping[str, object]:
+        """For people."""
+        reasons = self.reasons()
+        return {"status": "ready" if not reasons else "unready", "reasons": reasons, "canary_misses": self._misses}
+
+
+async def try_canary(engine: Engine, health: Health, timeout_seconds: float) -> None:
+    """One canary, within the time."""
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            await engine.canary()
+    except (EngineError, TimeoutError) as error:
+        structlog.get_logger().warning("canary_missed", fault=str(error) or "timeout")
+        health.canary(alive=False)
+    else:
+        health.canary(alive=True)
+
+
+async def keep_canary(engine: Engine, health: Health, period_seconds: float) -> None:
+    """A canary every period, for ever."""
+    while True:
+        await asyncio.sleep(period_seconds)
+        await try_canary(engine, health, period_seconds)

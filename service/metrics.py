@@ -1,0 +1,51 @@
+"""The service's Prometheus metrics, in a registry of their own so that two services can live in one process.
+
+Labels are few and fixed: no user, no item, no raw path. Who measures decides when; nothing here has side effects.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+
+
+class Metrics:
+    """One attribute per metric."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.requests = Counter("rec_requests", "answers", ["route", "outcome"], registry=registry)
+        self.request_seconds = Histogram(
+            "rec_request_seconds", "time to answer", ["route"], buckets=SECONDS, registry=registry
+        )
+        self.stage_seconds = Histogram(
+            "rec_stage_seconds", "time in one stage", ["stage"], buckets=SECONDS, registry=registry
+        )
+        self.inflight = Gauge("rec_inflight", "requests at work", registry=registry)
+        self.shed = Counter("rec_shed", "requests refused unstarted", ["reason"], registry=registry)
+        self.fallback = Counter("rec_fallback", "answers without the model", ["reason"], registry=registry)
+        self.items = Counter("rec_items", "posted items", ["result"], registry=registry)
+        self.visible_lag = Histogram(
+            "rec_item_visible_lag_seconds", "from log entry to recommendable here", buckets=SECONDS, registry=registry
+        )
+        self.catalog_items = Gauge("rec_catalog_items", "items that can be recommended", registry=registry)
+        self.catalog_version = Gauge("rec_catalog_version", "catalogue version", registry=registry)
+        self.illegal_sid = Counter("rec_illegal_sid", "SIDs answered that no item has; stays 0", registry=registry)
+        self.dependency_up = Gauge("rec_dependency_up", "1 while it answers", ["dependency"], registry=registry)
+        self.build_info = Info("rec_build", "what runs", registry=registry)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time a stage, failed ones included."""
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            self.stage_seconds.labels(name).observe(perf_counter() - start)
+
+    def expose(self) -> bytes:
+        """The text format."""
+        return generate_latest(self.registry)

@@ -1,0 +1,92 @@
+"""Runs the application on a port: opened when the service is ready, closed some time after it was told to stop.
+
+The address is taken (bound) first, so that a busy port is reported in milliseconds, but listens only when everything
+behind it works. uvicorn by itself closes the port at SIGTERM, while load balancers still send requests to it.
+"""
+
+import asyncio
+import math
+import signal
+import socket
+from types import FrameType
+
+import structlog
+import uvicorn
+from fastapi import FastAPI
+
+from service.app import open_service
+from service.errors import StartupError
+from service.health import Health
+from service.settings import Settings
+
+
+async def serve(settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Raises:
+        StartupError: the service cannot start; the port was never open.
+    """
+    listener = bind(settings.host, settings.port)
+    loop, this_task = asyncio.get_running_loop(), asyncio.current_task()
+    assert this_task is not None
+    loop.add_signal_handler(signal.SIGTERM, this_task.cancel)
+    with listener:
+        async with open_service(settings) as service:
+            server = DrainingServer(server_config(service.app, settings), service.health, settings.drain_seconds)
+            structlog.get_logger().info("serving", host=settings.host, port=settings.port)
+            await server.serve(sockets=[listener])
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A bound socket that does not listen yet.
+
+    Raises:
+        StartupError: the address cannot be had.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        raise StartupError(f"--host {host} --port {port}: {error.strerror or error}") from None
+    return listener
+
+
+def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
+    """How uvicorn serves: its logging and its lifespan are ours."""
+    longest = max(settings.items_timeout_ms, settings.request_timeout_ms) / 1000
+    return uvicorn.Config(
+        app,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=math.ceil(longest) + 1,
+    )
+
+
+class DrainingServer(uvicorn.Server):
+    """At the first signal: unready, serve on for the drain time, then finish what is at work. A second one hurries."""
+
+    def __init__(self, config: uvicorn.Config, health: Health, drain_seconds: float) -> None:
+        super().__init__(config)
+        self._health = health
+        self._drain_seconds = drain_seconds
+        self._told = False
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to drain; uvicorn's own handler would also end the process by the signal instead of with code 0."""
+        if self._told:
+            self.should_exit = True
+            return
+        self._told = True
+        asyncio.get_running_loop().call_soon_threadsafe(self._drain)
+
+    def _drain(self) -> None:
+        self._health.drain()
+        structlog.get_logger().info("draining", seconds=self._drain_seconds)
+        asyncio.get_running_loop().call_later(self._drain_seconds, self._stop)
+
+    def _stop(self) -> None:
+        self.should_exit = True

@@ -1,0 +1,164 @@
+"""Every setting of the service, in one class, and the only reader of the process environment.
+
+A value comes from the first of: command-line flag, environment (``GROUNDREC_<NAME>``), TOML file, default. An unknown
+name is refused with the nearest known one, because a misspelt limit that is silently ignored is found in production.
+"""
+
+import difflib
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, SecretStr, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from service.errors import SettingsError
+
+PREFIX = "GROUNDREC_"
+# Read by others under our prefix: the configuration file's place, and the interpreter of the deploy scripts.
+NOT_SETTINGS = {"config", "python"}
+
+Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Milliseconds = Annotated[int, Field(ge=1, le=600_000)]
+
+
+class Settings(BaseSettings):
+    """What can be set; `load_settings` reads it."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
+
+    checkpoint: Path = Field(description="folder of the servable checkpoint")
+    redis_url: SecretStr = Field(
+        SecretStr("redis://127.0.0.1:6379/0"), description="Redis with the histories and the item log"
+    )
+    host: str = Field("127.0.0.1", description="address to listen on; there is no authentication yet")
+    port: int = Field(8000, ge=1, le=65535, description="port to listen on")
+    engine: Literal["vllm", "torch"] = Field("vllm", description="what runs the model; `torch` is the slow reference")
+    engine_dtype: Literal["bfloat16", "float16", "float32"] | None = Field(
+        None, description="number format of the model; unset: the checkpoint's"
+    )
+    max_batch_users: Count = Field(32, description="users the engine decodes together")
+    kv_cache_gib: Positive = Field(1.0, description="memory for prompts that are running or cached, GiB")
+    omp_threads: Count | None = Field(None, description="threads of the engine; unset: the cores this process may use")
+    beam_width: Annotated[int, Field(ge=1, le=512)] | None = Field(
+        None, description="beams per request; unset: the checkpoint's"
+    )
+    max_inflight: Count = Field(64, description="requests at work at once; one more is answered 503 at once")
+    request_timeout_ms: Milliseconds = Field(
+        2000, description="deadline of a recommendation, queueing included; a request may ask for less"
+    )
+    items_timeout_ms: Milliseconds = Field(10_000, description="deadline of a POST /items")
+    history_timeout_ms: Milliseconds = Field(50, description="how long a recommendation waits for Redis")
+    history_max_items: Count = Field(200, description="items kept and read per user")
+    history_ttl_days: Count = Field(90, description="days after which an untouched history is forgotten")
+    allow_volatile: bool = Field(False, description="accept a Redis that may lose acknowledged items")
+    smoothing_boost: Positive | None = Field(
+        None, description="factor on the probability that new items borrow; unset: the checkpoint's"
+    )
+    smoothing_temperature: Positive | None = Field(
+        None, description="temperature of the cosines that new items borrow by; unset: the checkpoint's"
+    )
+    canary_seconds: Positive = Field(
+        2.0, description="time between proofs that the engine decodes; three misses unready"
+    )
+    drain_seconds: Seconds = Field(5.0, description="time between SIGTERM and the closing of the port")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Only what is passed: `load_settings` merges the sources itself, to know where each value came from."""
+        return (init_settings,)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSettings:
+    """The settings and, by field, where each value came from."""
+
+    settings: Settings
+    origin: Mapping[str, str]
+
+    def lines(self) -> Iterable[str]:
+        """One ``name = value  (origin)`` per field; secrets are masked."""
+        for name in Settings.model_fields:
+            value = getattr(self.settings, name)
+            shown = masked_url(value.get_secret_value()) if isinstance(value, SecretStr) else value
+            yield f"{name} = {shown}  ({self.origin.get(name, 'default')})"
+
+
+def load_settings(flags: Mapping[str, Any], config: Path | None = None) -> LoadedSettings:
+    """Merge flags (None means not given), environment, TOML file and defaults.
+
+    Raises:
+        SettingsError: a name is unknown, a value is wrong or the file cannot be read.
+    """
+    _refuse_unknown((name.removeprefix(PREFIX).lower() for name in os.environ if name.startswith(PREFIX)), PREFIX)
+    path = config or (Path(os.environ[f"{PREFIX}CONFIG"]) if f"{PREFIX}CONFIG" in os.environ else None)
+    sources = {
+        f"file {path}": _read_file(path) if path else {},
+        "environment": EnvSettingsSource(Settings)(),
+        "flag": {name: value for name, value in flags.items() if value is not None},
+    }
+    merged = {name: value for values in sources.values() for name, value in values.items()}
+    origin = {name: source for source, values in sources.items() for name in values}
+    try:
+        return LoadedSettings(Settings(**merged), origin)
+    except ValidationError as error:
+        raise SettingsError(_explain(error, origin)) from None
+
+
+def masked_url(url: str) -> str:
+    """``url`` with its password replaced by ``***``."""
+    scheme, separator, rest = url.partition("://")
+    credentials, at, place = rest.rpartition("@")
+    if not separator or not at:
+        return url
+    user, colon, _ = credentials.partition(":")
+    return f"{scheme}://{user}{colon}{'***' if colon else ''}@{place}"
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        values = TomlConfigSettingsSource(Settings, path).toml_data if path.is_file() else None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"{path}: not a readable TOML file: {error}") from None
+    if values is None:
+        raise SettingsError(f"{path}: no such file; --config and {PREFIX}CONFIG name a TOML file")
+    _refuse_unknown(values, f"{path}: ")
+    return values
+
+
+def _refuse_unknown(names: Iterable[str], place: str) -> None:
+    known: type[BaseModel] = Settings
+    for name in names:
+        if name in known.model_fields or (place == PREFIX and name in NOT_SETTINGS):
+            continue
+        near = difflib.get_close_matches(name, known.model_fields, n=1, cutoff=0.5)
+        style = str.upper if place == PREFIX else str
+        hint = f"; did you mean {style(near[0])}?" if near else "; see service/README.md"
+        raise SettingsError(f"{place}{style(name)} is not a setting{hint}")
+
+
+def _explain(error: ValidationError, origin: Mapping[str, str]) -> str:
+    first = error.errors(include_input=False, include_url=False)[0]
+    name = str(first["loc"][0])
+    if first["type"] == "missing":
+        return f"{name} is not set; give --{name.replace('_', '-')} or {PREFIX}{name.upper()}"
+    return f"{name} ({origin.get(name, 'default')}): {first['msg']}"

@@ -1,0 +1,1 @@
+"""Where histories and the item log live: Redis in production, memory in tests."""
