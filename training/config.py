@@ -4,6 +4,7 @@ Unknown keys are refused with the nearest known name, because a misspelt key wou
 checks values that can be checked without data; it does not run anything.
 """
 
+import copy
 import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -35,7 +36,7 @@ class EmbeddingRecipe(_Part):
     """What turns item text into vectors."""
 
     encoder: str = "minilm"
-    max_tokens: int = Field(128, ge=1)
+    max_tokens: int = Field(default=128, ge=1)
 
 
 class SidRecipe(_Part):
@@ -45,19 +46,19 @@ class SidRecipe(_Part):
     """
 
     method: Literal["rkmeans", "rqvae"] = "rkmeans"
-    levels: int = Field(3, ge=1, le=8)
-    codes: int = Field(256, ge=2, le=8192)
+    levels: int = Field(default=3, ge=1, le=8)
+    codes: int = Field(default=256, ge=2, le=8192)
     policy: Literal["reassign", "extra_level", "bucket"] = "reassign"
-    min_usage: float = Field(0.5, ge=0, le=1)
-    max_collision_rate: float = Field(0.5, ge=0, le=1)
-    behaviour: float = Field(0.0, ge=0, lt=1)
+    min_usage: float = Field(default=0.5, ge=0, le=1)
+    max_collision_rate: float = Field(default=0.5, ge=0, le=1)
+    behaviour: float = Field(default=0.0, ge=0, lt=1)
 
 
 class BackboneRecipe(_Part):
     """Which language model, and how many of its first layers (None: all)."""
 
     spec: str = "smollm2-135m"
-    layers: int | None = Field(None, ge=1)
+    layers: int | None = Field(default=None, ge=1)
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
 
     @property
@@ -70,62 +71,62 @@ class GroundingRecipe(_Part):
     """How the new tokens get their first place; ``layers`` of the backbone are used (None: all)."""
 
     objective: str = "lm"
-    layers: int | None = Field(None, ge=1)
-    options: dict[str, Any] = {}
+    layers: int | None = Field(default=None, ge=1)
+    options: dict[str, Any] = Field(default_factory=dict)
 
 
 class MemoryRecipe(_Part):
     """Sizes of the prefix memory and its pre-training."""
 
     enabled: bool = True
-    orders: int = Field(3, ge=1)
-    heads: int = Field(4, ge=1)
-    width: int = Field(128, ge=1)
-    max_rows: int = Field(4096, ge=1)
+    orders: int = Field(default=3, ge=1)
+    heads: int = Field(default=4, ge=1)
+    width: int = Field(default=128, ge=1)
+    max_rows: int = Field(default=4096, ge=1)
     inject_levels: tuple[int, ...] | None = None
-    pretrain_steps: int = Field(200, ge=0)
-    pretrain_batch_size: int = Field(512, ge=1)
-    pretrain_lr: float = Field(0.01, gt=0)
+    pretrain_steps: int = Field(default=200, ge=0)
+    pretrain_batch_size: int = Field(default=512, ge=1)
+    pretrain_lr: float = Field(default=0.01, gt=0)
 
 
 class PromptRecipe(_Part):
     """The fixed text before a history, and how many items a history keeps."""
 
-    prefix: str = Field("A customer chose these items in order:", min_length=1)
-    max_items: int = Field(20, ge=1)
+    prefix: str = Field(default="A customer chose these items in order:", min_length=1)
+    max_items: int = Field(default=20, ge=1)
 
 
 class FinetuneRecipe(_Part):
     """Fine-tuning on next-item generation; ``stride`` targets to a window (None: half of the history)."""
 
-    epochs: int = Field(4, ge=1)
-    batch_size: int = Field(64, ge=1)
-    lr: float = Field(1e-3, gt=0)
-    memory_lr_factor: float = Field(5.0, gt=0)
-    weight_decay: float = Field(0.01, ge=0)
-    warmup_steps: int = Field(20, ge=0)
-    stride: int | None = Field(None, ge=1)
-    patience: int = Field(2, ge=1)
-    valid_users: int = Field(300, ge=1)
-    save_every: int = Field(50, ge=1)
+    epochs: int = Field(default=4, ge=1)
+    batch_size: int = Field(default=64, ge=1)
+    lr: float = Field(default=1e-3, gt=0)
+    memory_lr_factor: float = Field(default=5.0, gt=0)
+    weight_decay: float = Field(default=0.01, ge=0)
+    warmup_steps: int = Field(default=20, ge=0)
+    stride: int | None = Field(default=None, ge=1)
+    patience: int = Field(default=2, ge=1)
+    valid_users: int = Field(default=300, ge=1)
+    save_every: int = Field(default=50, ge=1)
 
 
 class EvaluateRecipe(_Part):
     """What is measured."""
 
-    beam_width: int = Field(50, ge=1, le=512)
+    beam_width: int = Field(default=50, ge=1, le=512)
     ks: tuple[int, ...] = (1, 5, 10, 20, 50)
-    bootstrap_samples: int = Field(1000, ge=100)
-    max_users: int | None = Field(None, ge=1)
+    bootstrap_samples: int = Field(default=1000, ge=100)
+    max_users: int | None = Field(default=None, ge=1)
 
 
 class ServingRecipe(_Part):
     """Defaults of the service; ``exclude_seen`` "auto" follows the share of repeats in the data."""
 
-    beam_width: int = Field(50, ge=1, le=512)
+    beam_width: int = Field(default=50, ge=1, le=512)
     exclude_seen: bool | Literal["auto"] = "auto"
-    smoothing_temperature: float = Field(0.05, gt=0)
-    smoothing_boost: float = Field(1.0, gt=0)
+    smoothing_temperature: float = Field(default=0.05, gt=0)
+    smoothing_boost: float = Field(default=1.0, gt=0)
 
 
 class Recipe(_Part):
@@ -156,11 +157,6 @@ class Recipe(_Part):
         """Targets to a window."""
         return self.finetune.stride or max(1, self.prompt.max_items // 2)
 
-    def with_data(self, **changes: Any) -> "Recipe":
-        """The recipe with some data fields replaced; those that are None stay."""
-        wanted = {name: value for name, value in changes.items() if value is not None}
-        return self.model_copy(update={"data": DataRecipe(**{**self.data.model_dump(), **wanted})})
-
 
 def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
     """A recipe by its name or from a TOML file, with ``key=value`` overrides.
@@ -173,9 +169,19 @@ def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise RecipeError(f"recipe {path}: cannot be read: {error}") from error
+    return parse_recipe(with_overrides(raw, overrides), str(path))
+
+
+def with_overrides(raw: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Plain recipe data with ``key=value`` overrides, values as TOML or else as text.
+
+    Raises:
+        RecipeError: an override has another form.
+    """
+    changed = copy.deepcopy(dict(raw))
     for override in overrides:
-        _apply(raw, override)
-    return parse_recipe(raw, str(path))
+        _apply(changed, override)
+    return changed
 
 
 def parse_recipe(raw: Mapping[str, Any], origin: str) -> Recipe:

@@ -12,6 +12,7 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
+from rich.table import Table
 
 PLAIN_SECONDS = 15.0
 
@@ -37,6 +38,10 @@ class Reporter:
     def say(self, line: str) -> None:
         """Print one line, as it is."""
         self._console.print(line, markup=False, soft_wrap=True)
+
+    def show(self, table: Table) -> None:
+        """Print a table."""
+        self._console.print(table)
 
     @contextmanager
     def task(self, label: str) -> Iterator[Progress]:
@@ -69,6 +74,9 @@ class QuietReporter(Reporter):
 
     def say(self, line: str) -> None:
         """Swallow the line."""
+
+    def show(self, table: Table) -> None:
+        """Swallow the table."""
 
     @contextmanager
     def task(self, label: str) -> Iterator[Progress]:

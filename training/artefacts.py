@@ -1,0 +1,167 @@
+"""What each stage before fine-tuning writes into its folder, and how the stages behind it read that back.
+
+Safetensors and JSON only. It knows neither the order of the stages nor when one is skipped.
+
+Shapes: N items, L levels, K codes, E embedding width, D model width.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from service.model.prefix_memory import PrefixMemory, PrefixMemoryConfig
+from service.model.quantizer import ResidualQuantizer
+from service.model.semantic_ids import SidSpace
+from training.behaviour import fit_with_behaviour
+from training.config import MemoryRecipe, Recipe
+from training.embed import embed_items
+from training.fit_semantic_ids import fit_semantic_ids
+from training.grounding.base import GroundingContext, GroundingResult
+from training.grounding.registry import objective
+from training.prefix_memory.classification import pretrain_classification
+from training.progress import Reporter
+from training.stages import write_json
+from training.training_data import TrainingData
+
+EMBEDDING = "embedding.safetensors"
+CODES = "codes.safetensors"
+QUANTIZER = "quantizer.safetensors"
+ROWS = "rows.safetensors"
+MEMORY = "memory.safetensors"
+
+
+def write_data(folder: Path, data: TrainingData) -> None:
+    """What was read: counts, licence, repeats, defects."""
+    dataset = data.dataset
+    facts = {
+        "name": dataset.name,
+        "license_note": dataset.license_note,
+        "items": len(dataset.items),
+        "users": len(dataset.sequences),
+        "interactions": dataset.num_interactions,
+        "test_users": len(data.split.test),
+        "repeat_share": data.split.repeat_share,
+        "defects": dict(dataset.defects.counts),
+    }
+    write_json(folder / "data.json", facts)
+
+
+def write_embedding(folder: Path, recipe: Recipe, data: TrainingData, encoder: Path, reporter: Reporter) -> None:
+    """Item embeddings."""
+    with reporter.task("embed") as progress:
+        embedding_NE = embed_items(data.dataset.items, encoder, recipe.embedding.max_tokens, progress)
+    save_file({"embedding": torch.from_numpy(embedding_NE)}, folder / EMBEDDING)
+
+
+def read_embedding(folder: Path) -> NDArray[np.float32]:
+    """Float32 [N, E]."""
+    embedding: NDArray[np.float32] = load_file(folder / EMBEDDING)["embedding"].numpy()
+    return embedding
+
+
+def write_sids(
+    folder: Path, recipe: Recipe, data: TrainingData, embedding_NE: NDArray[np.float32], reporter: Reporter
+) -> None:
+    """The quantiser, the items' codes and their report.
+
+    Raises:
+        GateError: the codes collapsed or collide too often.
+    """
+    part = recipe.sids
+    fit = (
+        fit_with_behaviour(embedding_NE, data.split.train, part, recipe.seed)
+        if part.behaviour
+        else fit_semantic_ids(
+            embedding_NE, method=part.method, levels=part.levels, codes=part.codes, policy=part.policy, seed=recipe.seed
+        )
+    )
+    for line in fit.report.lines():
+        reporter.say(f"sids: {line}")
+    fit.report.gate(min_usage=part.min_usage, max_collision_rate=part.max_collision_rate)
+    save_file({"codes": torch.from_numpy(fit.codes_NL)}, folder / CODES)
+    save_file(fit.quantizer.tensors(), folder / QUANTIZER)
+    write_json(folder / "report.json", fit.report.as_dict())
+
+
+def read_codes(folder: Path) -> NDArray[np.int64]:
+    """Int64 [N, L]."""
+    codes: NDArray[np.int64] = load_file(folder / CODES)["codes"].numpy()
+    return codes
+
+
+def read_quantizer(folder: Path) -> ResidualQuantizer:
+    """The frozen quantiser."""
+    return ResidualQuantizer.from_tensors(load_file(folder / QUANTIZER))
+
+
+def write_rows(
+    folder: Path, recipe: Recipe, context: GroundingContext, state_file: Path | None, reporter: Reporter
+) -> GroundingResult:
+    """Grounded rows of the new tokens, and what they cost."""
+    part = recipe.grounding
+    with reporter.task(f"grounding ({part.objective})") as progress:
+        result = objective(part.objective, **part.options).ground(context, progress, state_file=state_file)
+    rows = {"sid_rows": result.sid_rows} | ({} if result.sid_head is None else {"sid_head": result.sid_head})
+    save_file({name: tensor.detach().contiguous() for name, tensor in rows.items()}, folder / ROWS)
+    told = ("samples", "steps", "wall_seconds", "cpu_seconds", "losses")
+    write_json(folder / "grounding.json", {"objective": part.objective} | {n: getattr(result, n) for n in told})
+    return result
+
+
+def read_rows(folder: Path) -> tuple[Tensor, Tensor | None]:
+    """Input rows float32 [L * K, D], and output rows for an untied head."""
+    stored = load_file(folder / ROWS)
+    return stored["sid_rows"], stored.get("sid_head")
+
+
+def memory_config(part: MemoryRecipe, space: SidSpace) -> PrefixMemoryConfig:
+    """The memory that a recipe asks for."""
+    return PrefixMemoryConfig.sized(
+        space,
+        orders=part.orders,
+        heads=part.heads,
+        width=part.width,
+        max_rows=part.max_rows,
+        inject_levels=part.inject_levels,
+    )
+
+
+def write_memory(
+    folder: Path, recipe: Recipe, data: TrainingData, codes_NL: NDArray[np.int64], model_width: int, reporter: Reporter
+) -> None:
+    """Pre-trained tables and touch counts."""
+    part = recipe.prefix_memory
+    space = SidSpace(codes_NL.shape[1], recipe.sids.codes, 0)
+    memory = PrefixMemory(memory_config(part, space), model_width)
+    with reporter.task("prefix memory") as progress:
+        report = pretrain_classification(
+            memory,
+            codes_NL,
+            data.occurrences_M,
+            steps=part.pretrain_steps,
+            batch_size=part.pretrain_batch_size,
+            lr=part.pretrain_lr,
+            seed=recipe.seed,
+            progress=progress,
+        )
+    reporter.say(f"prefix memory: next code {_shares(report.accuracy)}, best possible {_shares(report.ceiling)}")
+    save_file({name: tensor.contiguous() for name, tensor in memory.state_dict().items()}, folder / MEMORY)
+    write_json(folder / "memory.json", asdict(report))
+
+
+def read_memory(folder: Path, part: MemoryRecipe, space: SidSpace) -> PrefixMemory:
+    """The pre-trained memory."""
+    stored = load_file(folder / MEMORY)
+    memory = PrefixMemory(memory_config(part, space), len(stored["w_out.weight"]))
+    memory.load_state_dict(stored)
+    return memory
+
+
+def _shares(values: Sequence[float]) -> str:
+    return "/".join(f"{value:.3f}" for value in values)

@@ -1,0 +1,148 @@
+"""The offline commands: train, evaluate, ground, inspect.
+
+People read standard error; standard output ends with one JSON object. Everything that goes wrong on purpose is one
+line and exit code 2.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, ParamSpec, TypeVar
+
+import typer
+from transformers.utils import logging as transformers_logging
+
+from service.errors import StartupError
+from training.config import Recipe, load_recipe
+from training.errors import TrainingError
+from training.progress import Reporter
+
+app = typer.Typer(help="Train, evaluate and inspect checkpoints.", no_args_is_help=True)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+RecipeName = Annotated[str, typer.Option("--recipe", help="A recipe's name, or a TOML file.")]
+Settings = Annotated[list[str] | None, typer.Option("--set", help="Override a key: finetune.epochs=2. Repeatable.")]
+Seed = Annotated[int | None, typer.Option(help="Overrides the recipe's seed.")]
+CacheDir = Annotated[Path, typer.Option(help="Where fetched wheels and converted models are kept.")]
+Json = Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")]
+CACHE_DIR = Path("~/.cache/groundrec/wheels")
+
+
+def _one_line_errors(command: Callable[P, R]) -> Callable[P, R]:
+    @wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+        try:
+            return command(*args, **kwargs)
+        except (TrainingError, StartupError) as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(2) from error
+
+    return run
+
+
+@app.command()
+@_one_line_errors
+def train(
+    out: Annotated[Path, typer.Option(help="The run's folder; an interrupted run goes on where it stopped.")],
+    recipe: RecipeName = "quickstart",
+    items: Annotated[Path | None, typer.Option(help="Items table (CSV, JSONL, Parquet).")] = None,
+    interactions: Annotated[Path | None, typer.Option(help="Interactions table.")] = None,
+    on_defect: Annotated[str | None, typer.Option(help="refuse or skip defective rows.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print counts, steps, memory and time; train nothing.")
+    ] = False,
+    seed: Seed = None,
+    settings: Settings = None,
+    cache_dir: CacheDir = CACHE_DIR,
+    json_file: Json = None,
+) -> None:
+    """Train a checkpoint from data to OUT/checkpoint."""
+    wanted = _recipe(recipe, settings, seed, {"items": items, "interactions": interactions, "on_defect": on_defect})
+    reporter = Reporter()
+    if dry_run:
+        from training.dry_run import estimate
+
+        _print(estimate(wanted, cache_dir.expanduser(), reporter), json_file)
+        return
+    pipeline = _pipeline(wanted, out, cache_dir, reporter)
+    metrics = pipeline.train()
+    pipeline.show(metrics)
+    _print({"checkpoint": str(out / "checkpoint"), **metrics}, json_file)
+
+
+def _recipe(name: str, settings: list[str] | None, seed: int | None, data: Mapping[str, Any]) -> Recipe:
+    given = [f"data.{key}={json.dumps(str(value))}" for key, value in data.items() if value is not None]
+    given += [] if seed is None else [f"seed={seed}"]
+    return load_recipe(name, [*(settings or []), *given])
+
+
+def _pipeline(recipe: Recipe, out: Path, cache_dir: Path, reporter: Reporter) -> Any:
+    # imported late: torch models take seconds to import, and --help should not
+    from training.pipeline import Pipeline
+    from training.stages import RunFolder
+
+    return Pipeline(recipe, RunFolder(out, reporter), cache_dir.expanduser())
+
+
+def _print(figures: Mapping[str, Any], json_file: Path | None) -> None:
+    if json_file is not None:
+        json_file.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    typer.echo(json.dumps(figures))
+
+
+@app.command()
+@_one_line_errors
+def ground(
+    out: Annotated[Path, typer.Option("--run", help="The run's folder.")],
+    recipe: RecipeName = "quickstart",
+    seed: Seed = None,
+    settings: Settings = None,
+    cache_dir: CacheDir = CACHE_DIR,
+    json_file: Json = None,
+) -> None:
+    """Make the stages up to grounding and report what grounding cost and reached."""
+    pipeline = _pipeline(_recipe(recipe, settings, seed, {}), out, cache_dir, Reporter())
+    figures = pipeline.grounded.read_json("grounding.json")
+    losses = figures.pop("losses")
+    ends = {"first_loss": losses[0], "last_loss": losses[-1]} if losses else {}
+    _print(figures | ends, json_file)
+
+
+@app.command()
+@_one_line_errors
+def evaluate(
+    run: Annotated[Path | None, typer.Option(help="A finished run; its checkpoint is evaluated.")] = None,
+    checkpoint: Annotated[Path | None, typer.Option(help="A checkpoint.")] = None,
+    settings: Settings = None,
+    cache_dir: CacheDir = CACHE_DIR,
+    json_file: Json = None,
+) -> None:
+    """Evaluate a checkpoint on the held-out items of the data it was trained on."""
+    folder = checkpoint or (run / "checkpoint" if run else None)
+    if folder is None:
+        raise TrainingError("evaluate needs --run DIR or --checkpoint DIR")
+    from training.checkpoint_evaluation import evaluate_checkpoint
+
+    reporter = Reporter()
+    figures, shown = evaluate_checkpoint(folder, settings or [], cache_dir.expanduser(), reporter)
+    for table in shown:
+        reporter.show(table)
+    _print(figures, json_file)
+
+
+@app.command()
+@_one_line_errors
+def inspect(
+    checkpoint: Annotated[Path, typer.Option(help="A checkpoint.")],
+    json_file: Json = None,
+) -> None:
+    """Show how a checkpoint's SIDs are spread: codes used, entropy, buckets, the fullest prefixes."""
+    from training.sid_statistics import sid_statistics
+
+    reporter = Reporter()
+    figures, shown = sid_statistics(checkpoint)
+    reporter.show(shown)
+    _print(figures, json_file)

@@ -1,0 +1,83 @@
+"""The fine-tuning stage: a recipe's batches, validation on a sample of users, a log, and state to continue from."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.model.grounded_lm import GroundedLM
+from training.batches import BatchPlan
+from training.config import Recipe
+from training.evaluate import sample
+from training.finetune import FinetuneOptions, Finetuner, Validate
+from training.metrics import gains, target_ranks
+from training.recommender import BeamRecommender
+from training.stages import RunFolder
+from training.training_data import TrainingData
+
+VALID_BEAM = 20
+VALID_K = 10
+LOG = "finetune.jsonl"
+
+
+def train_next_item(
+    model: GroundedLM, recipe: Recipe, data: TrainingData, codes_NL: NDArray[np.int64], run: RunFolder
+) -> dict[str, Any]:
+    """Fine-tune ``model`` in place; returns what happened."""
+    state_file = run.state_file("finetune")
+    tuner = Finetuner(
+        model,
+        codes_NL,
+        data.split.train,
+        batch_plan(recipe),
+        options(recipe),
+        _validation(model, recipe, data, codes_NL),
+    )
+    if not state_file.exists():
+        (run.path / LOG).unlink(missing_ok=True)
+    with run.reporter.task("finetune") as progress:
+        state = tuner.run(state_file, lambda row: _append(run.path / LOG, row), progress)
+    run.reporter.say(f"finetune: NDCG@{VALID_K} on validation {' '.join(f'{v:.4f}' for v in state.validation)}")
+    return {
+        "steps": len(state.losses),
+        "final_loss": float(np.mean(state.losses[-20:])),
+        "validation_ndcg": state.validation,
+        "best_epoch": state.best_epoch,
+        "tokens": state.tokens,
+        "wall_seconds": state.wall_seconds,
+        "cpu_seconds": state.cpu_seconds,
+    }
+
+
+def batch_plan(recipe: Recipe) -> BatchPlan:
+    """How the recipe cuts batches."""
+    return BatchPlan(recipe.prompt.max_items, recipe.stride, recipe.finetune.batch_size, recipe.seed)
+
+
+def options(recipe: Recipe) -> FinetuneOptions:
+    """How long and how fast the recipe fine-tunes."""
+    part = recipe.finetune
+    names = ("epochs", "lr", "memory_lr_factor", "weight_decay", "warmup_steps", "patience", "save_every")
+    return FinetuneOptions(**{name: getattr(part, name) for name in names})
+
+
+def _validation(model: GroundedLM, recipe: Recipe, data: TrainingData, codes_NL: NDArray[np.int64]) -> Validate:
+    examples = sample(data.split.valid, recipe.finetune.valid_users, recipe.seed)
+    exclude_seen = data.exclude_seen(recipe.serving.exclude_seen)
+
+    def validate() -> float:
+        recommender = BeamRecommender(
+            model, codes_NL, data.popularity_N, max_items=recipe.prompt.max_items, beam_width=VALID_BEAM
+        )
+        found = recommender.recommend([example.history for example in examples], exclude_seen=exclude_seen)
+        return float(gains(target_ranks(found.items, [example.target for example in examples]), VALID_K).mean())
+
+    return validate
+
+
+def _append(path: Path, row: Mapping[str, Any]) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")

@@ -1,0 +1,239 @@
+"""The stages of training in order: data, embed, sids, grounding, prefix_memory, finetune, evaluate, export.
+
+Here is only what feeds what: each stage names its part of the recipe and the stages it reads, and is made when first
+asked for. A stage whose inputs stand is read back from its folder.
+
+Shapes: N items, L levels, E embedding width.
+"""
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.model.grounded_lm import GroundedLM
+from service.model.semantic_ids import SidSpace
+from training import artefacts
+from training.backbone import Backbone, add_sid_tokens, load_backbone
+from training.config import Recipe
+from training.embed import resolve_encoder, texts
+from training.evaluate import Evaluation, sample, standard_baselines, tables
+from training.export import Exported
+from training.grounding.base import GroundingContext
+from training.histories import write_histories
+from training.next_item import train_next_item
+from training.recommender import BeamRecommender
+from training.stages import RunFolder, Stage, write_json
+from training.trained_model import ModelParts, load_weights, save_weights
+from training.training_data import TrainingData
+
+CHECKPOINT = "checkpoint"
+
+
+class Pipeline:
+    """One run of one recipe in one folder."""
+
+    def __init__(self, recipe: Recipe, run: RunFolder, cache_dir: Path) -> None:
+        self.recipe, self.run, self._cache_dir = recipe, run, cache_dir
+
+    def train(self) -> dict[str, Any]:
+        """Make every stage that is missing; returns the metrics.
+
+        Raises:
+            TrainingError: a stage failed; finished stages stay and the next run goes on behind them.
+        """
+        self.exported  # noqa: B018
+        return self.evaluated.read_json("metrics.json")
+
+    @cached_property
+    def data(self) -> TrainingData:
+        """Items, sequences and split."""
+        data = TrainingData.of(self.recipe, self._cache_dir)
+        data.describe(self.run.reporter)
+        return data
+
+    @cached_property
+    def described(self) -> Stage:
+        """Stage data."""
+        data = self.data
+        return self.run.stage(
+            "data", {"data": data.dataset.fingerprint}, lambda folder: artefacts.write_data(folder, data)
+        )
+
+    @cached_property
+    def embedded(self) -> Stage:
+        """Stage embed."""
+
+        def make(folder: Path) -> None:
+            artefacts.write_embedding(folder, self.recipe, self.data, self.encoder_folder, self.run.reporter)
+
+        return self.run.stage("embed", self._inputs("embedding", self.described), make)
+
+    @cached_property
+    def identified(self) -> Stage:
+        """Stage sids."""
+
+        def make(folder: Path) -> None:
+            artefacts.write_sids(folder, self.recipe, self.data, self.embedding_NE, self.run.reporter)
+
+        return self.run.stage("sids", self._inputs("sids", self.embedded), make)
+
+    @cached_property
+    def grounded(self) -> Stage:
+        """Stage grounding."""
+
+        def make(folder: Path) -> None:
+            backbone, space = self.load_backbone(self.recipe.grounding.layers)
+            context = GroundingContext(backbone, space, self.codes_NL, texts(self.data.dataset.items), self.recipe.seed)
+            state_file = self.run.state_file("grounding")
+            artefacts.write_rows(folder, self.recipe, context, state_file, self.run.reporter)
+
+        model = {"spec": self.recipe.backbone.spec, "dtype": self.recipe.backbone.dtype}
+        return self.run.stage("grounding", self._inputs("grounding", self.identified, model), make)
+
+    @cached_property
+    def remembered(self) -> Stage:
+        """Stage prefix_memory."""
+
+        def make(folder: Path) -> None:
+            width = artefacts.read_rows(self.grounded.folder)[0].shape[1]
+            artefacts.write_memory(folder, self.recipe, self.data, self.codes_NL, width, self.run.reporter)
+
+        spec = {"spec": self.recipe.backbone.spec}
+        return self.run.stage("prefix_memory", self._inputs("prefix_memory", self.identified, spec), make)
+
+    @cached_property
+    def finetuned(self) -> Stage:
+        """Stage finetune."""
+        upstream = [self.grounded] + ([self.remembered] if self.recipe.prefix_memory.enabled else [])
+
+        def make(folder: Path) -> None:
+            model = self._parts().assemble()
+            result = train_next_item(model, self.recipe, self.data, self.codes_NL, self.run)
+            save_weights(model, folder)
+            write_json(folder / "finetune.json", result)
+
+        more = {name: getattr(self.recipe, name).model_dump(mode="json") for name in ("backbone", "prompt")}
+        more["upstream"] = [stage.fingerprint for stage in upstream]
+        return self.run.stage("finetune", self._inputs("finetune", self.identified, more), make)
+
+    @cached_property
+    def evaluated(self) -> Stage:
+        """Stage evaluate."""
+
+        def make(folder: Path) -> None:
+            report = self.evaluation().measure(self.recommender(), self.run.reporter)
+            write_json(folder / "metrics.json", report | {"training": self._costs()} | self._collisions())
+
+        return self.run.stage("evaluate", self._inputs("evaluate", self.finetuned), make)
+
+    @cached_property
+    def exported(self) -> Stage:
+        """Stage export: the checkpoint and the histories beside it."""
+
+        def make(folder: Path) -> None:
+            manifest = self._exported().write(self.run.path / CHECKPOINT)
+            write_histories(self.data.dataset, self.run.path)
+            told = {"model_version": manifest.model_version}
+            told["max_abs_logit_difference"] = manifest.metrics["export_max_abs_logit_difference"]
+            write_json(folder / "export.json", told)
+            self.run.reporter.say(f"export: {self.run.path / CHECKPOINT}, {json.dumps(told)}")
+
+        gone = {} if (self.run.path / CHECKPOINT / "manifest.json").exists() else {"missing": True}
+        return self.run.stage("export", self._inputs("serving", self.evaluated, gone), make)
+
+    @property
+    def encoder_folder(self) -> Path:
+        """The text encoder."""
+        return resolve_encoder(self.recipe.embedding.encoder, cache_dir=self._cache_dir)
+
+    @cached_property
+    def embedding_NE(self) -> NDArray[np.float32]:
+        """Item embeddings."""
+        return artefacts.read_embedding(self.embedded.folder)
+
+    @cached_property
+    def codes_NL(self) -> NDArray[np.int64]:
+        """The items' SIDs."""
+        return artefacts.read_codes(self.identified.folder)
+
+    def load_backbone(self, layers: int | None) -> tuple[Backbone, SidSpace]:
+        """The backbone with SID tokens in its tokenizer, and their space."""
+        part = self.recipe.backbone
+        backbone = load_backbone(part.spec, cache_dir=self._cache_dir, num_layers=layers, dtype=part.torch_dtype)
+        return backbone, add_sid_tokens(backbone, self.codes_NL.shape[1], self.recipe.sids.codes)
+
+    @cached_property
+    def trained(self) -> tuple[ModelParts, GroundedLM]:
+        """The fine-tuned model and what it was put together from."""
+        folder, parts = self.finetuned.folder, self._parts()
+        return parts, load_weights(parts.assemble(), folder)
+
+    def recommender(self) -> BeamRecommender:
+        """The fine-tuned model as it is evaluated."""
+        return BeamRecommender(
+            self.trained[1],
+            self.codes_NL,
+            self.data.popularity_N,
+            max_items=self.recipe.prompt.max_items,
+            beam_width=self.recipe.evaluate.beam_width,
+        )
+
+    def evaluation(self) -> Evaluation:
+        """What is measured."""
+        split, part = self.data.split, self.recipe.evaluate
+        baselines = standard_baselines(split, self.data.popularity_N, self.embedding_NE)
+        return Evaluation(sample(split.test, part.max_users, self.recipe.seed), baselines, part, self.recipe.seed)
+
+    def show(self, metrics: Mapping[str, Any]) -> None:
+        """Print the tables."""
+        for table in tables(metrics, self.recipe.evaluate.ks):
+            self.run.reporter.show(table)
+
+    def _inputs(self, part: str, upstream: Stage, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        recipe = getattr(self.recipe, part).model_dump(mode="json")
+        return {
+            "recipe": recipe,
+            "seed": self.recipe.seed,
+            "upstream_fingerprint": upstream.fingerprint,
+            **(more or {}),
+        }
+
+    def _parts(self) -> ModelParts:
+        backbone, space = self.load_backbone(self.recipe.backbone.layers)
+        prefix = tuple(backbone.tokenize([self.recipe.prompt.prefix])[0])
+        rows, head = artefacts.read_rows(self.grounded.folder)
+        part = self.recipe.prefix_memory
+        memory = artefacts.read_memory(self.remembered.folder, part, space) if part.enabled else None
+        return ModelParts(backbone, space, prefix, rows, head, memory)
+
+    def _costs(self) -> dict[str, Any]:
+        grounding = self.grounded.read_json("grounding.json")["cpu_seconds"]
+        finetune = self.finetuned.read_json("finetune.json")["cpu_seconds"]
+        stages = (self.embedded, self.identified, self.grounded, self.finetuned)
+        return {
+            "wall_seconds": {stage.folder.name: stage.wall_seconds for stage in stages},
+            "cpu_seconds": {stage.folder.name: stage.cpu_seconds for stage in stages},
+            "grounding_share_of_cpu": grounding / max(grounding + finetune, 1e-9),
+        }
+
+    def _collisions(self) -> dict[str, float]:
+        return {"collision_rate": self.identified.read_json("report.json")["collision_rate"]}
+
+    def _exported(self) -> Exported:
+        parts, model = self.trained
+        return Exported(
+            recipe=self.recipe,
+            data=self.data,
+            backbone=parts.backbone,
+            model=model,
+            codes_NL=self.codes_NL,
+            embedding_NE=self.embedding_NE,
+            quantizer=artefacts.read_quantizer(self.identified.folder),
+            encoder_folder=self.encoder_folder,
+            metrics=self.evaluated.read_json("metrics.json"),
+        )

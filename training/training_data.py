@@ -1,0 +1,72 @@
+"""The data of a run: what a recipe's source holds, split by time, with the popularity that training may know."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.config import Recipe
+from training.data import Dataset, Split, leave_last_out, load, popularity
+from training.errors import DataError
+from training.progress import Reporter
+
+REPEATS_MATTER = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingData:
+    """``popularity_N`` counts training events only, int64 [N]."""
+
+    dataset: Dataset
+    split: Split
+    popularity_N: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, recipe: Recipe, cache_dir: Path) -> "TrainingData":
+        """Read the recipe's source.
+
+        Raises:
+            DataError: it cannot be used.
+        """
+        part = recipe.data
+        dataset = load(
+            part.source,
+            cache_dir=cache_dir,
+            items=part.items,
+            interactions=part.interactions,
+            on_defect=part.on_defect,
+        )
+        return cls.from_dataset(dataset)
+
+    @classmethod
+    def from_dataset(cls, dataset: Dataset) -> "TrainingData":
+        """Split a data set.
+
+        Raises:
+            DataError: nobody has enough interactions.
+        """
+        split = leave_last_out(dataset)
+        if not any(len(history) > 1 for history in split.train.values()):
+            raise DataError(f"{dataset.name}: no user has four interactions, too few to train, validate and test")
+        return cls(dataset, split, popularity(split, len(dataset.items)))
+
+    @property
+    def occurrences_M(self) -> NDArray[np.int64]:
+        """Item numbers of all training events."""
+        return np.concatenate([np.array(sequence, np.int64) for sequence in self.split.train.values()])
+
+    def exclude_seen(self, wish: bool | str) -> bool:
+        """The recipe's wish; "auto" excludes seen items unless users often come back to them."""
+        return self.split.repeat_share < REPEATS_MATTER if isinstance(wish, str) else wish
+
+    def describe(self, reporter: Reporter) -> None:
+        """Say what was read, under which licence, and what was left out."""
+        dataset = self.dataset
+        reporter.say(
+            f"data: {dataset.name}: {len(dataset.items)} items, {len(dataset.sequences)} users, "
+            f"{dataset.num_interactions} interactions, {self.split.repeat_share:.1%} of held-out items are repeats"
+        )
+        reporter.say(f"data: {dataset.license_note}")
+        if dataset.defects.total:
+            reporter.say(f"data: left out {dataset.defects.summary()}")
