@@ -14,6 +14,7 @@ import faiss
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from service.model.quantizer import ResidualQuantizer
 from training.collisions import number_inside_buckets, reassign_last_code
@@ -44,8 +45,20 @@ def fit_semantic_ids(
     policy: Policy,
     seed: int,
     fit_rows: NDArray[np.int64] | None = None,
+    project_to: int | None = None,
 ) -> SidFit:
     """Fit codebooks on ``fit_rows`` (default all) and give every item its SID.
+
+    Args:
+        embedding_NE: item embeddings.
+        method: ``rkmeans`` or ``rqvae``.
+        levels: L, before an extra level.
+        codes: K.
+        policy: what to do with items that share a SID.
+        seed: of the clustering.
+        fit_rows: the items that codebooks may see.
+        project_to: residual k-means on so many principal components; what is left over after a level of full-width
+            embeddings is nearly noise, which clusters into one large group and many single items.
 
     Raises:
         TrainingError: there are fewer items to fit on than codes, or more in one bucket than an extra level can count.
@@ -53,8 +66,10 @@ def fit_semantic_ids(
     fitted_NE = embedding_NE if fit_rows is None else embedding_NE[fit_rows]
     if len(fitted_NE) < codes:
         raise TrainingError(f"{len(fitted_NE)} items cannot fill {codes} codes a level; lower sids.codes")
-    fit = fit_rkmeans if method == "rkmeans" else fit_rqvae
-    quantizer = fit(fitted_NE, levels, codes, seed)
+    if method == "rqvae":
+        quantizer = fit_rqvae(fitted_NE, levels, codes, seed)
+    else:
+        quantizer = fit_rkmeans(fitted_NE, levels, codes, seed, project_to)
     nearest_NL = quantizer.encode(torch.from_numpy(embedding_NE)).numpy()
     codes_NL = nearest_NL
     if policy == "reassign":
@@ -65,17 +80,20 @@ def fit_semantic_ids(
     return SidFit(quantizer, codes_NL, report(nearest_NL, codes_NL, codes, residual_L))
 
 
-def fit_rkmeans(embedding_NE: NDArray[np.float32], levels: int, codes: int, seed: int) -> ResidualQuantizer:
+def fit_rkmeans(
+    embedding_NE: NDArray[np.float32], levels: int, codes: int, seed: int, project_to: int | None = None
+) -> ResidualQuantizer:
     """Residual k-means: each level clusters what the levels above left over."""
     faiss.omp_set_num_threads(1)  # deterministic sums
-    residual_NE = np.ascontiguousarray(embedding_NE, dtype=np.float32)
+    encoder = () if project_to is None else (_principal_components(embedding_NE, project_to),)
+    residual_ND = ResidualQuantizer(torch.empty(0), encoder).project(torch.from_numpy(embedding_NE))
     codebooks = []
     for level in range(levels):
-        centroids_KE = _cluster(residual_NE, codes, seed + level)
-        nearest_N = ResidualQuantizer(torch.from_numpy(centroids_KE)[None]).encode(torch.from_numpy(residual_NE))[:, 0]
-        residual_NE = residual_NE - centroids_KE[nearest_N.numpy()]
-        codebooks.append(torch.from_numpy(centroids_KE))
-    return ResidualQuantizer(torch.stack(codebooks))
+        codebook_KD = _cluster(residual_ND.numpy(), codes, seed + level)
+        nearest_N = ResidualQuantizer(codebook_KD[None]).encode(residual_ND)[:, 0]
+        residual_ND = residual_ND - codebook_KD[nearest_N]
+        codebooks.append(codebook_KD)
+    return ResidualQuantizer(torch.stack(codebooks), encoder)
 
 
 def mean_residuals(
@@ -90,10 +108,20 @@ def mean_residuals(
     return tuple(means)
 
 
-def _cluster(points_NE: NDArray[np.float32], codes: int, seed: int) -> NDArray[np.float32]:
-    kmeans = faiss.Kmeans(points_NE.shape[1], codes, niter=_ITERATIONS, seed=seed, min_points_per_centroid=1)
-    kmeans.train(points_NE)
-    return np.array(kmeans.centroids, dtype=np.float32)
+def _cluster(points_ND: NDArray[np.float32], codes: int, seed: int) -> Tensor:
+    points_ND = np.ascontiguousarray(points_ND)
+    kmeans = faiss.Kmeans(points_ND.shape[1], codes, niter=_ITERATIONS, seed=seed, min_points_per_centroid=1)
+    kmeans.train(points_ND)
+    return torch.from_numpy(np.array(kmeans.centroids, dtype=np.float32))
+
+
+def _principal_components(embedding_NE: NDArray[np.float32], width: int) -> tuple[Tensor, Tensor]:
+    """A centring linear map to the directions of largest variance, as the quantiser's encoder: weight and bias."""
+    mean_E = embedding_NE.mean(0, dtype=np.float64)
+    centred_NE = embedding_NE - mean_E
+    _, vectors_EE = np.linalg.eigh(centred_NE.T @ centred_NE)
+    weight_DE = vectors_EE[:, ::-1][:, :width].T
+    return torch.from_numpy(weight_DE.astype(np.float32)), torch.from_numpy(-(weight_DE @ mean_E).astype(np.float32))
 
 
 def _reassigned(

@@ -12,8 +12,10 @@ from vector_quantize_pytorch import ResidualVQ
 
 from service.model.quantizer import ResidualQuantizer
 
-EPOCHS = 60
-BATCH = 1024
+# Too few steps leave the encoder's first levels on a handful of codes: a small catalogue needs many epochs.
+MIN_STEPS = 1500
+MIN_EPOCHS = 20
+BATCH = 256
 LEARNING_RATE = 1e-3
 LATENT = 64
 
@@ -35,7 +37,7 @@ def fit_rqvae(embedding_NE: NDArray[np.float32], levels: int, codes: int, seed: 
         threshold_ema_dead_code=1,
     )
     optimizer = torch.optim.AdamW([*encoder.parameters(), *decoder.parameters()], lr=LEARNING_RATE)
-    for _ in range(EPOCHS):
+    for _ in range(max(MIN_EPOCHS, MIN_STEPS // -(-len(data) // BATCH))):
         for rows in torch.split(torch.randperm(len(data)), BATCH):
             _step(data[rows], encoder, decoder, quantizer, optimizer)
     return _frozen(encoder, quantizer)

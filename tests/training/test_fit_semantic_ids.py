@@ -27,12 +27,35 @@ def fit(policy: Policy = "reassign", method: Method = "rkmeans", data: NDArray[n
     return fit_semantic_ids(data, method=method, levels=LEVELS, codes=CODES, policy=policy, seed=0)
 
 
+@pytest.fixture
+def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rqvae, "MIN_STEPS", 60)
+
+
+@pytest.mark.usefixtures("few_steps")
 @pytest.mark.parametrize("method", ["rkmeans", "rqvae"])
 def test_the_frozen_quantiser_reproduces_the_codes(method: Method) -> None:
     made = fit("bucket", method)
     stored = ResidualQuantizer.from_tensors(made.quantizer.tensors())
     assert np.array_equal(stored.encode(torch.from_numpy(embeddings())).numpy(), made.codes_NL)
     assert made.quantizer.embedding_width == 12
+
+
+def test_projecting_keeps_the_distances_of_the_leading_directions() -> None:
+    random = np.random.default_rng(0)
+    data = np.asarray(random.normal(size=(ITEMS, 4)) @ random.normal(size=(4, 12)) + 3, np.float32)
+    made = fit_semantic_ids(data, method="rkmeans", levels=2, codes=CODES, policy="bucket", seed=0, project_to=4)
+    points = made.quantizer.project(torch.from_numpy(data))
+    assert points.shape == (ITEMS, 4)
+    assert torch.allclose(torch.pdist(points), torch.pdist(torch.from_numpy(data)), rtol=1e-3)
+    assert made.quantizer.embedding_width == 12
+    assert np.array_equal(
+        ResidualQuantizer.from_tensors(made.quantizer.tensors()).encode(torch.from_numpy(data)), made.codes_NL
+    )
+
+
+def test_a_small_catalogue_does_not_collapse_the_rqvae() -> None:
+    fit("bucket", "rqvae", embeddings(300)).report.gate(min_usage=0.9, max_collision_rate=1)
 
 
 def test_the_exported_rqvae_gives_the_codes_of_the_library() -> None:
@@ -47,6 +70,7 @@ def test_the_exported_rqvae_gives_the_codes_of_the_library() -> None:
     assert torch.equal(rqvae._frozen(encoder, library).encode(data), expected)
 
 
+@pytest.mark.usefixtures("few_steps")
 @pytest.mark.parametrize("method", ["rkmeans", "rqvae"])
 def test_a_fit_repeats_itself(method: Method) -> None:
     assert np.array_equal(fit("bucket", method).codes_NL, fit("bucket", method).codes_NL)

@@ -40,6 +40,14 @@ def test_the_ceiling_is_the_majority_of_what_was_seen() -> None:
     assert report.ceiling[1] == pytest.approx(hits / 80)
 
 
+def test_frequent_items_count_as_often_as_they_occur() -> None:
+    seen = codes()
+    first = seen[:, 0] == seen[0, 0]
+    rival = next(n for n in np.flatnonzero(first) if seen[n, 1] != seen[0, 1])
+    _, report = pretrained(np.array([0, 0, 0, rival]))
+    assert report.ceiling == report.accuracy == (0.75, 1.0)
+
+
 def test_rows_of_unseen_prefixes_stay_silent() -> None:
     memory, _ = pretrained(np.array([0, 1, 1, 2]), steps=5)
     seen = torch.from_numpy(codes())

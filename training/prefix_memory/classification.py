@@ -21,7 +21,10 @@ TABLE_STD = 0.02
 
 @dataclass(frozen=True, slots=True)
 class PretrainReport:
-    """Accuracy of the next code after 1..L-1 codes, and the best that any function of the prefix could reach."""
+    """Accuracy of the next code after 1..L-1 codes, and the best that any function of the prefix could reach.
+
+    Both over training occurrences, which is what the loss weighs.
+    """
 
     accuracy: tuple[float, ...]
     ceiling: tuple[float, ...]
@@ -57,7 +60,7 @@ def pretrain_classification(
         optimizer.step()
         loss = float(total.detach())
         progress(step + 1, steps, f"loss {loss:.3f}")
-    return _report(memory, heads, all_codes[torch.from_numpy(touched)], loss)
+    return _report(memory, heads, all_codes[torch.from_numpy(touched)], torch.from_numpy(counts), loss)
 
 
 def _logits(memory: PrefixMemory, heads: nn.ModuleList, codes_BL: Tensor) -> list[Tensor]:
@@ -66,15 +69,19 @@ def _logits(memory: PrefixMemory, heads: nn.ModuleList, codes_BL: Tensor) -> lis
 
 
 @torch.no_grad()
-def _report(memory: PrefixMemory, heads: nn.ModuleList, codes_NL: Tensor, loss: float) -> PretrainReport:
-    logits = _logits(memory, heads, codes_NL)
-    accuracy = [float((scores.argmax(1) == codes_NL[:, n + 1]).float().mean()) for n, scores in enumerate(logits)]
-    ceiling = [_majority_share(codes_NL[:, : n + 1], codes_NL[:, n + 1]) for n in range(codes_NL.shape[1] - 1)]
+def _report(
+    memory: PrefixMemory, heads: nn.ModuleList, codes_NL: Tensor, count_N: Tensor, loss: float
+) -> PretrainReport:
+    share_N = count_N / count_N.sum()
+    hits = [scores.argmax(1) == codes_NL[:, n + 1] for n, scores in enumerate(_logits(memory, heads, codes_NL))]
+    accuracy = [float(share_N[hit_N].sum()) for hit_N in hits]
+    ceiling = [_majority_share(codes_NL[:, : n + 1], codes_NL[:, n + 1], share_N) for n in range(len(hits))]
     return PretrainReport(tuple(accuracy), tuple(ceiling), loss)
 
 
-def _majority_share(prefix_Nl: Tensor, next_N: Tensor) -> float:
-    pairs, counts = torch.unique(torch.cat([prefix_Nl, next_N[:, None]], 1), dim=0, return_counts=True)
-    groups, owner = torch.unique(pairs[:, :-1], dim=0, return_inverse=True)
-    best = torch.zeros(len(groups), dtype=counts.dtype).scatter_reduce(0, owner, counts, "amax")
-    return float(best.sum() / len(next_N))
+def _majority_share(prefix_Nl: Tensor, next_N: Tensor, share_N: Tensor) -> float:
+    """The share that is right if every prefix answers with its most frequent next code."""
+    pairs, pair_N = torch.unique(torch.cat([prefix_Nl, next_N[:, None]], 1), dim=0, return_inverse=True)
+    share_P = torch.zeros(len(pairs)).index_add_(0, pair_N, share_N)
+    groups, group_P = torch.unique(pairs[:, :-1], dim=0, return_inverse=True)
+    return float(torch.zeros(len(groups)).scatter_reduce(0, group_P, share_P, "amax").sum())
