@@ -1,28 +1,26 @@
 """The language model that is grounded and fine-tuned: loaded from a local folder, extended by SID tokens, saved.
 
 Weights come from disk only and run no foreign code. While training, the SID rows are a matrix of their own; the
-vocabulary really grows only in `extend_and_save`, which writes the folder by hand (one safetensors file and JSON), so
-that neither the source of the weights nor the library's resizing can slip in initialised rows or further files.
+vocabulary really grows only in `extend_and_save`, row by row, so that the library's resizing cannot slip in rows of its
+own making.
 
 Shapes: N SID tokens, D model width, V vocabulary.
 """
 
 import json
-import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from tokenizers import AddedToken
 from torch import Tensor
-from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from service.model.grounded_lm import load_lm
 from service.model.semantic_ids import SidSpace
 from training.errors import TrainingError
+from training.model_folder import write_model_folder
 from training.smollm2 import SMOLLM2, smollm2_folder
 
 FAMILIES = ("llama", "qwen2", "qwen3", "gemma")
@@ -153,30 +151,6 @@ def extend_and_save(
     config.vocab_size = len(tensors[embedding])
     config.architectures = [type(backbone.model).__name__]
     write_model_folder(folder, config, tensors, backbone.tokenizer)
-
-
-def write_model_folder(
-    folder: Path, config: PretrainedConfig, tensors: dict[str, Tensor], tokenizer: PreTrainedTokenizerBase
-) -> None:
-    """Write config, weights and tokenizer as JSON and one safetensors file; the folder appears whole or not at all."""
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    config.dtype = next(iter(tensors.values())).dtype
-    config.save_pretrained(temporary)
-    save_file(
-        {name: value.contiguous() for name, value in tensors.items()},
-        temporary / "model.safetensors",
-        {"format": "pt"},
-    )
-    # the chat template stays inside tokenizer_config.json: a .jinja file would be code beside the weights
-    tokenizer.save_pretrained(temporary, save_jinja_files=False)
-    for path in temporary.iterdir():
-        if path.suffix not in {".json", ".safetensors"}:
-            path.unlink()
-    if folder.exists():
-        shutil.rmtree(folder)
-    os.replace(temporary, folder)
 
 
 def _check_folder(folder: Path) -> None:

