@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from training.data.dataset import CatalogItem, Dataset
+from training.data.dataset import AttributeValue, CatalogItem, Dataset
 from training.errors import DataError
 
 LICENSE_NOTE = "Amazon review data (McAuley, UCSD), distributed for research."
@@ -39,7 +39,7 @@ def _load(folder: Path, kind: str) -> dict[str, Any]:
 
 def _item(number: int, row: dict[str, Any]) -> CatalogItem:
     categories = str(row.get("categories", ""))
-    attributes = {
+    attributes: dict[str, AttributeValue] = {
         "brand": str(row.get("brand", "")),
         "categories": tuple(part.strip() for part in categories.split(",")),
     }

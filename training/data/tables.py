@@ -123,6 +123,8 @@ def _text(file: str, row: Row, name: str, report: DefectReport) -> str | None:
     if not isinstance(value, str):
         report.add(file, row.number, name, "wrong_type", f"{type(value).__name__} instead of text")
         return None
+    if len(value) > MAX_TEXT_CHARS:
+        report.add(file, row.number, name, "too_long_text", f"{len(value)} characters, cut to {MAX_TEXT_CHARS}")
     return value[:MAX_TEXT_CHARS]
 
 
