@@ -88,14 +88,15 @@ def _write_lm(folder: Path, shape: Shape, space: SidSpace, vocabulary: int) -> s
         pad_token_id=0,
         **options,
     )
-    model = AutoModelForCausalLM.from_config(config).float()
+    model = AutoModelForCausalLM.from_config(config).float()  # type: ignore[no-untyped-call]
     model.save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
     words = {f"w{number}": number for number in range(TEXT_WORDS)}
     words |= {token: TEXT_WORDS + row for row, token in enumerate(space.token_strings())}
     tokenizer = Tokenizer(WordLevel(words, unk_token="w0"))
     tokenizer.pre_tokenizer = Whitespace()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="w0").save_pretrained(folder)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="w0")  # type: ignore[no-untyped-call]
+    fast.save_pretrained(folder)
     return str(model.config.architectures[0] if model.config.architectures else type(model).__name__)
 
 

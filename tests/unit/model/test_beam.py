@@ -142,6 +142,8 @@ def test_vllm_31081_beams_follow_their_own_parents() -> None:
     trie = SidTrie.build(sids, CODES)
 
     class Recorder(TableModel):
+        seen = NOTHING
+
         def next(self, codes_UWl: Tensor, parent_UW: Tensor) -> Tensor:
             if codes_UWl.shape[-1] == 2:
                 previous = self.seen.gather(1, parent_UW)

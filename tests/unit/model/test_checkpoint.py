@@ -63,6 +63,13 @@ def truncate(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:-10])
 
 
+def overwrite(name: str) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
+        (folder / name).write_bytes(b"")
+
+    return edit
+
+
 def edit_manifest(**changes: object) -> Callable[[Path], None]:
     def edit(folder: Path) -> None:
         path = folder / "manifest.json"
@@ -83,13 +90,13 @@ def edit_tensor(file: str, name: str, value: float) -> Callable[[Path], None]:
 
 FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "missing manifest": (lambda folder: (folder / "manifest.json").unlink(), r"manifest\.json: not found"),
-    "empty manifest": (lambda folder: (folder / "manifest.json").write_text(""), r"manifest\.json: cannot be read"),
+    "empty manifest": (overwrite("manifest.json"), r"manifest\.json: cannot be read"),
     "newer manifest": (edit_manifest(schema_version=2), r"manifest\.json: schema version 2"),
     "unknown field": (edit_manifest(surprise=1), r"manifest\.json: surprise"),
     "flipped bit": (flip_bit, r"model\.safetensors: its sha256"),
     "truncated": (truncate, r"catalog\.safetensors: \d+ bytes"),
     "missing file": (lambda folder: (folder / "quantizer.safetensors").unlink(), r"quantizer\.safetensors: listed"),
-    "extra pickle": (lambda folder: (folder / "evil.pkl").write_bytes(b""), r"evil\.pkl: not listed"),
+    "extra pickle": (overwrite("evil.pkl"), r"evil\.pkl: not listed"),
 }
 
 
