@@ -1,9 +1,10 @@
 """Reads a file of histories, one user a line: ``{"user_id": "42", "items": [["item-7", 1700000000], ...]}``.
 
-A defect is reported with file, line and field, and ends the reading: half a history file is nobody's wish.
+A defect is reported with file and line and ends the load. Loading is idempotent, so a mended file is loaded again.
 """
 
 import json
+import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
@@ -45,4 +46,6 @@ def parse_history(line: bytes, place: str) -> tuple[str, list[HistoryEvent]]:
         raise StartupError(f'{place}: not {{"user_id": .., "items": [[item_id, seconds], ..]}}: {error}') from None
     if not isinstance(user_id, str) or not all(isinstance(event.item_id, str) for event in events):
         raise StartupError(f"{place}: user_id and item ids must be strings")
+    if not all(math.isfinite(event.timestamp) for event in events):
+        raise StartupError(f"{place}: a time must be a finite number of seconds")
     return user_id, events

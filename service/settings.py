@@ -151,9 +151,9 @@ def _refuse_unknown(names: Iterable[str], place: str) -> None:
         if name in known.model_fields or (place == PREFIX and name in NOT_SETTINGS):
             continue
         near = difflib.get_close_matches(name, known.model_fields, n=1, cutoff=0.5)
-        style = str.upper if place == PREFIX else str
-        hint = f"; did you mean {style(near[0])}?" if near else "; see service/README.md"
-        raise SettingsError(f"{place}{style(name)} is not a setting{hint}")
+        shown = [PREFIX + each.upper() if place == PREFIX else each for each in (name, *near)]
+        hint = f"; did you mean {shown[1]}?" if near else "; see service/README.md"
+        raise SettingsError(f"{'' if place == PREFIX else place}{shown[0]} is not a setting{hint}")
 
 
 def _explain(error: ValidationError, origin: Mapping[str, str]) -> str:

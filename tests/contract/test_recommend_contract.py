@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,7 +87,8 @@ async def test_nothing_legal_is_an_empty_list_not_a_lifted_constraint_minionerec
 
 
 async def test_a_cold_user_gets_popular_items_and_is_not_degraded(service: Running) -> None:
-    for body in ({}, {"user_id": "nobody"}, {"history": []}):
+    bodies: list[dict[str, Any]] = [{}, {"user_id": "nobody"}, {"history": []}]
+    for body in bodies:
         answer = await service.recommend(**body)
         assert ids(answer) == EVERYTHING[:10], "the tiny catalogue is in order of popularity"
         assert {item["source"] for item in answer["items"]} == {"fallback"}

@@ -1,0 +1,108 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from service.errors import SettingsError
+from service.settings import Settings, load_settings, masked_url
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    for name in [name for name in os.environ if name.startswith("GROUNDREC_")]:
+        monkeypatch.delenv(name)
+
+
+def test_a_flag_beats_the_environment_beats_the_file_beats_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "groundrec.toml"
+    file.write_text('checkpoint = "from-file"\nport = 1001\nhost = "file"\n')
+    monkeypatch.setenv("GROUNDREC_PORT", "1002")
+    monkeypatch.setenv("GROUNDREC_HOST", "environment")
+    loaded = load_settings({"host": "flag", "port": None}, file)
+    assert (str(loaded.settings.checkpoint), loaded.settings.port, loaded.settings.host) == ("from-file", 1002, "flag")
+    assert loaded.settings.max_inflight == 64
+    assert loaded.origin["host"] == "flag" and loaded.origin["port"] == "environment"
+    assert loaded.origin["checkpoint"] == f"file {file}" and "max_inflight" not in loaded.origin
+
+
+def test_the_file_can_be_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.toml").write_text('checkpoint = "x"\nallow_volatile = true\n')
+    monkeypatch.setenv("GROUNDREC_CONFIG", str(tmp_path / "a.toml"))
+    assert load_settings({}).settings.allow_volatile is True
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("prot = 1", "prot is not a setting; did you mean port?"),
+        ("zzz = 1", "zzz is not a setting; see service/README.md"),
+        ("port = ", "not a readable TOML file"),
+        ('checkpoint = "x"\nport = 70000', "port .*less than or equal to 65535"),
+        ("port = 1", "checkpoint is not set; give --checkpoint or GROUNDREC_CHECKPOINT"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_the_way_out(tmp_path: Path, text: str, fault: str) -> None:
+    (tmp_path / "a.toml").write_text(text)
+    with pytest.raises(SettingsError, match=fault):
+        load_settings({}, tmp_path / "a.toml")
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="no such file"):
+        load_settings({}, tmp_path / "nowhere.toml")
+
+
+def test_the_deploy_scripts_own_variable_is_no_unknown_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GROUNDREC_PYTHON", "python3.11")
+    assert load_settings({"checkpoint": "x"}).settings.port == 8000
+
+
+def test_an_unknown_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GROUNDREC_ENGIN", "torch")
+    with pytest.raises(SettingsError, match="GROUNDREC_ENGIN is not a setting; did you mean GROUNDREC_ENGINE?"):
+        load_settings({"checkpoint": "x"})
+
+
+def test_shown_settings_hide_the_password() -> None:
+    loaded = load_settings({"checkpoint": "x", "redis_url": "redis://:hunter2@host:1/0"})
+    lines = list(loaded.lines())
+    assert len(lines) == len(Settings.model_fields)
+    assert "redis_url = redis://:***@host:1/0  (flag)" in lines
+    assert "hunter2" not in repr(loaded) + "".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://host:1/0", "redis://host:1/0"),
+        ("redis://user:p@ss@host/0", "redis://user:***@host/0"),
+        ("rediss://user@host", "rediss://user@host"),
+        ("nonsense", "nonsense"),
+    ],
+)
+def test_only_the_password_of_a_url_is_masked(url: str, shown: str) -> None:
+    assert masked_url(url) == shown
+
+
+def test_the_readme_lists_exactly_the_settings_with_their_defaults() -> None:
+    section = (ROOT / "service" / "README.md").read_text("utf-8").split("## Settings")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]*) \| ([^|]*) \|$", section, re.MULTILINE)
+    assert [name for name, _, _ in rows] == list(Settings.model_fields)
+    for name, default, description in rows:
+        field = Settings.model_fields[name]
+        assert description == field.description
+        assert default == shown_default(name), name
+
+
+def shown_default(name: str) -> str:
+    field = Settings.model_fields[name]
+    if field.is_required():
+        return "required"
+    value = field.default.get_secret_value() if name == "redis_url" else field.default
+    return "unset" if value is None else f"`{value}`"
