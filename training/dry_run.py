@@ -92,7 +92,7 @@ def _seconds_per_token(model: GroundedLM, recipe: Recipe, items: int, batches: S
     return min(spent[1:]) / num_tokens(typical, model.space.levels, model.get_buffer("prefix_ids").numel())
 
 
-def _seconds(recipe: Recipe, data: TrainingData, model: GroundedLM, tokens: int, per_token: float) -> dict[str, float]:
+def _seconds(recipe: Recipe, data: TrainingData, tokens: int, per_token: float) -> dict[str, float]:
     beam_tokens = recipe.evaluate.beam_width * sum(range(1, recipe.sids.levels))
     prompt_tokens = recipe.prompt.max_items * recipe.sids.levels
     per_user = (prompt_tokens + beam_tokens) * per_token * BEAM_COST

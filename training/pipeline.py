@@ -143,8 +143,9 @@ class Pipeline:
             write_json(folder / "export.json", told)
             self.run.reporter.say(f"export: {self.run.path / CHECKPOINT}, {json.dumps(told)}")
 
-        gone = {} if (self.run.path / CHECKPOINT / "manifest.json").exists() else {"missing": True}
-        return self.run.stage("export", self._inputs("serving", self.evaluated, gone), make)
+        if not (self.run.path / CHECKPOINT / "manifest.json").exists():
+            self.run.forget("export")
+        return self.run.stage("export", self._inputs("serving", self.evaluated), make)
 
     @property
     def encoder_folder(self) -> Path:

@@ -78,6 +78,10 @@ class RunFolder:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ResumeError(f"{folder / RECORD}: cannot be read ({error}); delete {folder} and run again") from error
 
+    def forget(self, name: str) -> None:
+        """Remove a finished stage, so that it is made again."""
+        shutil.rmtree(self.path / "stages" / name, ignore_errors=True)
+
     def _make(self, name: str, fingerprint: str, make: Callable[[Path], None]) -> Stage:
         folder = self.path / "stages" / name
         temporary = folder.with_name(f".{name}.tmp")

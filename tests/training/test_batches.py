@@ -1,0 +1,59 @@
+"""Every interaction is predicted once an epoch, from what came before it and nothing else, in an order that returns."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from training.batches import BatchPlan, Window, collate, num_tokens
+
+
+@given(st.integers(2, 60), st.integers(1, 12), st.integers(1, 12), st.integers(0, 5))
+def test_each_item_after_the_first_is_a_target_exactly_once(length: int, history: int, stride: int, epoch: int) -> None:
+    plan = BatchPlan(history, min(stride, history), 4, seed=1)
+    sequence = tuple(range(100, 100 + length))
+    targets = Counter(
+        item
+        for batch in plan.epoch({"u": sequence}, epoch)
+        for window in batch
+        for item in window.items[window.first_target :]
+    )
+    assert targets == Counter(sequence[1:])
+
+
+@given(st.integers(2, 60), st.integers(1, 12), st.integers(1, 12))
+def test_windows_are_contiguous_and_no_longer_than_the_prompt_allows(length: int, history: int, stride: int) -> None:
+    plan = BatchPlan(history, min(stride, history), 4, seed=1)
+    for window in plan.windows(tuple(range(length)), 1):
+        assert window.items == tuple(range(window.items[0], window.items[0] + len(window.items)))
+        assert len(window.items) <= history + 1
+        assert window.first_target >= 1
+
+
+def test_users_with_one_item_predict_nothing() -> None:
+    assert BatchPlan(5, 5, 2, seed=0).epoch({"u": (1,), "v": ()}, 0) == []
+
+
+def test_the_order_is_a_function_of_seed_and_epoch() -> None:
+    train = {f"u{n}": tuple(range(n % 7 + 2)) for n in range(50)}
+    plan = BatchPlan(5, 5, 4, seed=3)
+    assert plan.epoch(train, 2) == plan.epoch(dict(reversed(train.items())), 2)
+    assert plan.epoch(train, 2) != plan.epoch(train, 3)
+    assert plan.total_steps(train, 3) == sum(len(plan.epoch(train, epoch)) for epoch in range(3))
+
+
+def test_collating_marks_targets_and_pads_on_the_right() -> None:
+    codes = np.array([[0, 1], [2, 3], [4, 5]])
+    windows = [Window((1, 2), 1), Window((0, 1, 2), 1)]
+    batch = collate(windows, codes)
+    assert batch.codes_BNL[0].tolist() == [[2, 3], [4, 5], [0, 1]]
+    assert torch.equal(batch.target_BN, torch.tensor([[False, True, False], [False, True, True]]))
+    assert num_tokens(windows, 2, 4) == 2 * (4 + 2 * 3)
+
+
+def test_a_stride_beyond_the_history_is_refused() -> None:
+    with pytest.raises(ValueError, match="stride 6"):
+        BatchPlan(5, 6, 4, seed=0)

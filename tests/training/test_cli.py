@@ -1,0 +1,97 @@
+"""The commands: one JSON object on the last line, one line for an error, nothing written by a dry run."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from service.model.checkpoint import open_checkpoint
+from tests.training.tiny_run import ITEMS, TinyWorld
+from training.cli import app
+from training.pipeline import Pipeline
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def figures(result: Result) -> dict[str, Any]:
+    assert result.exit_code == 0, result.output
+    loaded: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
+    return loaded
+
+
+def test_a_dry_run_tells_the_cost_and_writes_nothing(world: TinyWorld, tmp_path: Path) -> None:
+    recipe = world.toml(tmp_path / "tiny.toml")
+    before = sorted(tmp_path.rglob("*"))
+    told = figures(call("train", "--recipe", str(recipe), "--out", str(tmp_path / "run"), "--dry-run"))
+    assert sorted(tmp_path.rglob("*")) == before
+    assert told["items"] == ITEMS
+    assert told["finetune_steps"] > 0
+    assert told["total_minutes"] > 0
+    assert told["memory_gib"] > 0
+
+
+def test_train_ends_with_its_figures(world: TinyWorld, tmp_path: Path) -> None:
+    recipe, out = world.toml(tmp_path / "tiny.toml"), tmp_path / "run"
+    target = tmp_path / "figures.json"
+    result = call(
+        "train",
+        "--recipe",
+        str(recipe),
+        "--out",
+        str(out),
+        "--set",
+        "finetune.epochs=1",
+        "--seed",
+        "3",
+        "--json",
+        str(target),
+    )
+    told = figures(result)
+    assert json.loads(target.read_text()) == told
+    manifest = open_checkpoint(Path(told["checkpoint"])).manifest
+    assert (manifest.recipe["seed"], manifest.recipe["finetune"]["epochs"]) == (3, 1)
+
+
+def test_evaluating_the_checkpoint_gives_the_run_s_figures(finished: Pipeline) -> None:
+    told = figures(call("evaluate", "--run", str(finished.run.path)))
+    expected = finished.evaluated.read_json("metrics.json")
+    for way in ("seen_excluded", "seen_included"):
+        assert told[way] == expected[way]
+
+
+def test_ground_reports_what_it_cost(world: TinyWorld, tmp_path: Path) -> None:
+    grounding = {"objective": "lm", "options": None}
+    recipe = tmp_path / "tiny.toml"
+    text = world.toml(recipe, grounding=grounding).read_text()
+    recipe.write_text(text.replace("options = null", "options = { steps = 3, batch_size = 4, max_text_tokens = 8 }"))
+    told = figures(call("ground", "--recipe", str(recipe), "--run", str(tmp_path / "run")))
+    assert (told["steps"], told["samples"]) == (3, 12)
+    assert told["last_loss"] > 0
+
+
+def test_inspect_counts_sids(finished: Pipeline) -> None:
+    told = figures(call("inspect", "--checkpoint", str(finished.run.path / "checkpoint")))
+    assert told["items"] == ITEMS
+    assert len(told["per_level"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "--recipe", "nothing", "--out", "x"], "recipe 'nothing' is unknown"),
+        (["train", "--recipe", "quickstart", "--out", "x", "--set", "sids.code=3"], "did you mean 'codes'"),
+        (["train", "--recipe", "tables", "--out", "x"], "needs --items"),
+        (["evaluate", "--checkpoint", "nowhere"], "not found"),
+        (["evaluate"], "needs --run DIR or --checkpoint DIR"),
+        (["inspect", "--checkpoint", "nowhere"], "not found"),
+    ],
+)
+def test_errors_are_one_line_and_code_two(arguments: list[str], message: str) -> None:
+    result = call(*arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert len([line for line in result.stderr.splitlines() if line]) == 1

@@ -1,0 +1,113 @@
+"""The loss sees only the past, what must not move does not, and a resumed run is the same run."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from service.model.grounded_lm import GroundedLM
+from service.model.prefix_memory import PrefixMemory, PrefixMemoryConfig
+from service.model.semantic_ids import SidSpace
+from tests.training.tiny_backbone import WIDTH, backbone
+from training.batches import Batch, BatchPlan
+from training.errors import ResumeError
+from training.finetune import FinetuneOptions, Finetuner, next_item_loss
+
+CODES = np.random.default_rng(0).integers(0, 6, (20, 3))
+TRAIN = {f"u{n}": tuple((n + step) % 20 for step in range(9)) for n in range(24)}
+
+
+def tiny_model(*, tied: bool = True) -> GroundedLM:
+    made = backbone(tied=tied)
+    space = SidSpace(3, 6, len(made.tokenizer))
+    torch.manual_seed(1)
+    rows = torch.randn(space.num_tokens, WIDTH) * 0.1
+    memory = PrefixMemory(PrefixMemoryConfig.sized(space, orders=3, heads=2, width=8, max_rows=32), WIDTH)
+    memory.reset_tables(0.5, 0)
+    memory.count_touches(torch.from_numpy(CODES))
+    return GroundedLM(made.model, space, (3, 4), rows, None if tied else rows.clone(), memory)
+
+
+def tuner(model: GroundedLM, *, epochs: int = 3, values: list[float] | None = None, patience: int = 9) -> Finetuner:
+    scores = iter(values or [0.1 * n for n in range(99)])
+    options = FinetuneOptions(epochs=epochs, lr=0.01, warmup_steps=2, save_every=2, patience=patience)
+    return Finetuner(model, CODES, TRAIN, BatchPlan(5, 5, 8, seed=0), options, lambda: next(scores))
+
+
+@torch.no_grad()
+def test_the_loss_equals_teacher_forced_log_probabilities_one_by_one() -> None:
+    model = tiny_model()
+    codes = torch.from_numpy(CODES[[[0, 1, 2]]])
+    found = next_item_loss(model, Batch(codes, torch.tensor([[False, False, True]])))
+    inputs = model.embed_sequences(codes)
+    expected = 0.0
+    for level in range(3):
+        seen = inputs[:, : 2 + 2 * 3 + level]
+        logits = model.level_logits(model.hidden(seen)[0, -1], level)
+        expected -= float(torch.log_softmax(logits, -1)[codes[0, 2, level]])
+    assert float(found) == pytest.approx(expected, abs=1e-4)
+
+
+@torch.no_grad()
+def test_later_items_change_nothing_about_an_earlier_loss() -> None:
+    model = tiny_model()
+    target = torch.tensor([[False, True, False]])
+    one, other = (torch.from_numpy(CODES[[[0, 1, last]]]) for last in (2, 7))
+    assert float(next_item_loss(model, Batch(one, target))) == pytest.approx(
+        float(next_item_loss(model, Batch(other, target))), abs=1e-6
+    )
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_text_vocabulary_does_not_move_and_the_rest_does(tied: bool) -> None:
+    model = tiny_model(tied=tied)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    tuner(model, epochs=1).run()
+    after = model.state_dict()
+    frozen = {"lm.model.embed_tokens.weight", "lm.lm_head.weight"}
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert not moved & frozen
+    assert {"sid_rows", "memory.w_out.weight", "lm.model.norm.weight"} <= moved
+    assert {name for name, _ in model.named_parameters()} - moved <= frozen
+
+
+def test_training_lowers_the_loss() -> None:
+    state = tuner(tiny_model(), epochs=12).run()
+    assert np.mean(state.losses[-5:]) < 0.7 * np.mean(state.losses[:5])
+
+
+def test_the_best_epoch_is_kept_and_patience_ends_the_run() -> None:
+    model, best = tiny_model(), tiny_model()
+    state = tuner(model, epochs=9, values=[0.1, 0.5, 0.3, 0.2, 0.9], patience=2).run()
+    assert (len(state.validation), state.best_epoch) == (4, 1)
+    reference = tuner(best, epochs=9, values=[0.1, 0.5, 0.3, 0.2], patience=2)
+    snapshots: list[torch.Tensor] = []
+    reference.run(log=lambda row: snapshots.append(best.sid_rows.detach().clone()) if "valid" in row else None)
+    assert torch.equal(model.sid_rows, snapshots[1])
+
+
+def test_an_interrupted_run_ends_with_the_same_weights(tmp_path: Path) -> None:
+    class Stop(Exception):
+        pass
+
+    def stop_at_seven(done: int, total: int, note: str = "") -> None:
+        if done == 7:
+            raise Stop
+
+    whole, resumed, state_file = tiny_model(), tiny_model(), tmp_path / "state.safetensors"
+    expected = tuner(whole).run()
+    with pytest.raises(Stop):
+        tuner(resumed).run(state_file, progress=stop_at_seven)
+    fresh = tiny_model()
+    found = tuner(fresh, values=[0.1, 0.1, 0.2, 0.3]).run(state_file)
+    assert found.losses == expected.losses
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), fresh.parameters(), strict=True))
+    assert not state_file.exists()
+
+
+def test_a_state_file_that_is_no_state_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "state.safetensors"
+    path.write_bytes(b"nonsense")
+    with pytest.raises(ResumeError, match="delete it"):
+        tuner(tiny_model()).run(path)

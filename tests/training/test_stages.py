@@ -1,0 +1,60 @@
+"""A stage is there as a whole or not at all, and stands as long as its inputs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from training.errors import ResumeError, TrainingError
+from training.progress import QuietReporter
+from training.stages import RunFolder, fingerprint_of
+
+
+def run_in(folder: Path) -> RunFolder:
+    return RunFolder(folder, QuietReporter())
+
+
+def test_a_stage_is_made_once_and_again_when_its_inputs_change(tmp_path: Path) -> None:
+    made: list[str] = []
+
+    def make(folder: Path) -> None:
+        made.append("made")
+        (folder / "x.json").write_text(json.dumps({"value": len(made)}))
+
+    first = run_in(tmp_path).stage("one", {"a": 1}, make)
+    assert run_in(tmp_path).stage("one", {"a": 1}, make).fingerprint == first.fingerprint
+    assert len(made) == 1
+    changed = run_in(tmp_path).stage("one", {"a": 2}, make)
+    assert changed.fingerprint != first.fingerprint
+    assert changed.read_json("x.json") == {"value": 2}
+
+
+def test_a_failure_leaves_the_old_stage_and_no_rest(tmp_path: Path) -> None:
+    def fail(folder: Path) -> None:
+        (folder / "half.json").write_text("{")
+        raise OSError(28, "No space left on device")
+
+    run_in(tmp_path).stage("one", {"a": 1}, lambda folder: None)
+    with pytest.raises(TrainingError, match="one: .* cannot be written.*No space left"):
+        run_in(tmp_path).stage("one", {"a": 2}, fail)
+    assert [path.name for path in (tmp_path / "stages").iterdir()] == ["one"]
+
+
+def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:
+    rest = tmp_path / "stages" / ".one.tmp"
+    rest.mkdir(parents=True)
+    (rest / "half.json").write_text("{")
+    stage = run_in(tmp_path).stage("one", {}, lambda folder: None)
+    assert [path.name for path in stage.folder.iterdir()] == ["stage.json"]
+
+
+def test_a_damaged_record_is_named(tmp_path: Path) -> None:
+    stage = run_in(tmp_path).stage("one", {}, lambda folder: None)
+    (stage.folder / "stage.json").write_text("{")
+    with pytest.raises(ResumeError, match=r"stage\.json: cannot be read"):
+        run_in(tmp_path).stage("one", {}, lambda folder: None)
+
+
+def test_fingerprints_do_not_depend_on_the_order_of_keys() -> None:
+    assert fingerprint_of({"a": 1, "b": 2}) == fingerprint_of({"b": 2, "a": 1})
+    assert fingerprint_of({"a": 1}) != fingerprint_of({"a": 2})
