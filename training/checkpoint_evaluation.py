@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.table import Table
 
 from service.model.checkpoint import Checkpoint, open_checkpoint
@@ -14,6 +13,7 @@ from training.errors import DataError
 from training.evaluate import Evaluation, sample, standard_baselines, tables
 from training.progress import Reporter
 from training.recommender import BeamRecommender
+from training.trained_model import torch_dtype
 from training.training_data import TrainingData
 
 
@@ -41,10 +41,9 @@ def evaluate_checkpoint(
 
 
 def _recommender(checkpoint: Checkpoint, recipe: Recipe) -> BeamRecommender:
-    dtype = torch.bfloat16 if checkpoint.manifest.lm.dtype == "bfloat16" else torch.float32
     tensors = checkpoint.catalog_tensors()
     return BeamRecommender(
-        load_grounded_lm(checkpoint, dtype),
+        load_grounded_lm(checkpoint, torch_dtype(checkpoint.manifest.lm.dtype)),
         tensors.codes_NL,
         tensors.popularity_N,
         max_items=checkpoint.prompt.max_items,

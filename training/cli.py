@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar
 
 import typer
-from transformers.utils import logging as transformers_logging
 
 from service.errors import StartupError
 from training.config import Recipe, load_recipe
@@ -33,7 +32,7 @@ CACHE_DIR = Path("~/.cache/groundrec/wheels")
 def _one_line_errors(command: Callable[P, R]) -> Callable[P, R]:
     @wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+        _quieten_transformers()
         try:
             return command(*args, **kwargs)
         except (TrainingError, StartupError) as error:
@@ -41,6 +40,13 @@ def _one_line_errors(command: Callable[P, R]) -> Callable[P, R]:
             raise typer.Exit(2) from error
 
     return run
+
+
+def _quieten_transformers() -> None:
+    # imported late, like everything heavy here: --help should answer at once
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 @app.command()
@@ -80,7 +86,6 @@ def _recipe(name: str, settings: list[str] | None, seed: int | None, data: Mappi
 
 
 def _pipeline(recipe: Recipe, out: Path, cache_dir: Path, reporter: Reporter) -> Any:
-    # imported late: torch models take seconds to import, and --help should not
     from training.pipeline import Pipeline
     from training.stages import RunFolder
 

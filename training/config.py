@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from training.errors import RecipeError
@@ -60,11 +59,6 @@ class BackboneRecipe(_Part):
     spec: str = "smollm2-135m"
     layers: int | None = Field(default=None, ge=1)
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        """The dtype as torch knows it."""
-        return torch.bfloat16 if self.dtype == "bfloat16" else torch.float32
 
 
 class GroundingRecipe(_Part):

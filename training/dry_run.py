@@ -24,7 +24,7 @@ from training.config import Recipe
 from training.finetune import next_item_loss, parameter_groups
 from training.next_item import batch_plan, options
 from training.progress import Reporter
-from training.trained_model import ModelParts
+from training.trained_model import ModelParts, torch_dtype
 from training.training_data import TrainingData
 
 TIMED_STEPS = 2
@@ -68,7 +68,7 @@ def estimate(recipe: Recipe, cache_dir: Path, reporter: Reporter) -> dict[str, A
 def _untrained(recipe: Recipe, cache_dir: Path) -> tuple[GroundedLM, int]:
     """The model that would be fine-tuned, and how many layers its backbone has in all."""
     part = recipe.backbone
-    backbone = load_backbone(part.spec, cache_dir=cache_dir, num_layers=None, dtype=part.torch_dtype)
+    backbone = load_backbone(part.spec, cache_dir=cache_dir, num_layers=None, dtype=torch_dtype(part.dtype))
     all_layers = int(backbone.model.config.num_hidden_layers)
     keep_layers(backbone.model, part.layers or all_layers)
     space = add_sid_tokens(backbone, recipe.sids.levels, recipe.sids.codes)

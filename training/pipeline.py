@@ -28,7 +28,7 @@ from training.histories import write_histories
 from training.next_item import train_next_item
 from training.recommender import BeamRecommender
 from training.stages import RunFolder, Stage, write_json
-from training.trained_model import ModelParts, load_weights, save_weights
+from training.trained_model import ModelParts, load_weights, save_weights, torch_dtype
 from training.training_data import TrainingData
 
 CHECKPOINT = "checkpoint"
@@ -165,7 +165,7 @@ class Pipeline:
     def load_backbone(self, layers: int | None) -> tuple[Backbone, SidSpace]:
         """The backbone with SID tokens in its tokenizer, and their space."""
         part = self.recipe.backbone
-        backbone = load_backbone(part.spec, cache_dir=self._cache_dir, num_layers=layers, dtype=part.torch_dtype)
+        backbone = load_backbone(part.spec, cache_dir=self._cache_dir, num_layers=layers, dtype=torch_dtype(part.dtype))
         return backbone, add_sid_tokens(backbone, self.codes_NL.shape[1], self.recipe.sids.codes)
 
     @cached_property

@@ -55,6 +55,11 @@ def load_weights(model: GroundedLM, folder: Path) -> GroundedLM:
     return model.requires_grad_(False).eval()
 
 
+def torch_dtype(name: str) -> torch.dtype:
+    """The dtype that recipes and manifests spell so."""
+    return torch.bfloat16 if name == "bfloat16" else torch.float32
+
+
 def text_dtype(dtype: torch.dtype) -> str:
     """The dtype as manifests spell it."""
     return str(dtype).removeprefix("torch.")
