@@ -34,6 +34,7 @@ async def serve(settings: Settings) -> None:
         async with open_service(settings) as service:
             server = DrainingServer(server_config(service.app, settings), service.health, settings.drain_seconds)
             structlog.get_logger().info("serving", host=settings.host, port=settings.port)
+            loop.remove_signal_handler(signal.SIGTERM)  # the server's own handler drains
             await server.serve(sockets=[listener])
 
 
