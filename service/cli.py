@@ -109,7 +109,7 @@ async def _load(file: Path, redis_url: str, progress: Any) -> int:
         await store.close()
 
 
-def mount_training() -> None:
+def mount_training(app: typer.Typer) -> None:
     """Add training's commands, or stand-ins that say how to get them."""
     try:
         from training.cli import app as training_app
@@ -131,7 +131,7 @@ def _untrained(reason: str) -> Any:
 def main() -> None:
     """The console script."""
     if not OWN_COMMANDS.intersection(sys.argv[1:2]):
-        mount_training()
+        mount_training(app)
     try:
         app()
     except StartupError as error:

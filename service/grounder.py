@@ -1,7 +1,7 @@
 """Grounding of items: text -> embedding -> SID and nearest trained neighbours, off the event loop.
 
-One thread, so a burst of posts cannot take the cores from the engine. It knows the frozen encoder and quantiser and
-the trained catalogue's embeddings; which SIDs are free is not its business.
+One call at a time, so a burst of posts queues here and not in front of the engine. It knows the frozen encoder and
+quantiser and the trained catalogue's embeddings; which SIDs are free is not its business.
 """
 
 import asyncio

@@ -1,5 +1,6 @@
-"""Logging: one JSON object a line on stderr, with the request's id. No user, item text or body is ever logged.
+"""Logging: one JSON object a line on stderr, with the request's id.
 
+No user, item or body is ever logged, but the ``context`` that a client wants recorded with its recommendation.
 Libraries that use `logging` (uvicorn, vLLM) pass through the same formatter, so a reader parses one format.
 """
 

@@ -31,7 +31,7 @@ Source = Literal["model", "new_item", "fallback"]
 
 @dataclass(frozen=True, slots=True)
 class RecommendQuery:
-    """What is asked; ``history`` given inline is used instead of the stored one, ``context`` is only recorded."""
+    """What is asked; ``history`` given inline is used instead of the stored one."""
 
     user_id: str | None = None
     history: tuple[str, ...] | None = None

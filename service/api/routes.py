@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol
 
+import structlog
 from fastapi import APIRouter, FastAPI, Query
 from starlette.responses import Response
 
@@ -77,7 +78,11 @@ def _calls(endpoints: Endpoints) -> APIRouter:
 
     @router.post("/recommend", response_model=RecommendResponse)
     async def recommend(body: RecommendRequest) -> Response:
-        return JsonResponse(await endpoints.recommender.recommend(body.query()))
+        answer = await endpoints.recommender.recommend(body.query())
+        if body.context:
+            log = structlog.get_logger()
+            log.info("recommendation", recommendation_id=answer.recommendation_id, context=body.context)
+        return JsonResponse(answer)
 
     @router.post("/items", response_model=ItemsResponse)
     async def items(body: ItemsBody, dry_run: Annotated[bool, Query()] = False) -> Response:

@@ -52,7 +52,9 @@ class RecommendRequest(_In):
     exclude_seen: bool | None = Field(None, description="leave out items of the history; default: the checkpoint's")
     exclude_item_ids: Annotated[list[Name], Field(max_length=1000)] = []
     timeout_ms: Annotated[int, Field(ge=1, le=600_000)] | None = None
-    context: Annotated[dict[Name, Annotated[str, Field(max_length=256)]], Field(max_length=20)] = {}
+    context: Annotated[dict[Name, Annotated[str, Field(max_length=256)]], Field(max_length=20)] = Field(
+        {}, description="logged with the recommendation's id"
+    )
 
     def query(self) -> RecommendQuery:
         """The use case's form."""

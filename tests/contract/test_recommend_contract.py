@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from service.app import Parts
 from service.errors import EngineError, StorageError
@@ -46,6 +47,16 @@ async def test_the_same_request_on_the_same_versions_gives_the_same_answer_on_bo
     body = {"history": HISTORY, "num_results": 30}
     first, second = [await service.post(path, body) for path in ("/recommend", "/v1/recommend")]
     assert first["items"] == second["items"]
+
+
+async def test_a_context_is_logged_with_the_recommendations_id(service: Running) -> None:
+    with capture_logs() as lines:
+        answer = await service.recommend(user_id="private", context={"page": "home"})
+    recorded = [line for line in lines if line["event"] == "recommendation"]
+    assert [(line["recommendation_id"], line["context"]) for line in recorded] == [
+        (answer["recommendation_id"], {"page": "home"})
+    ]
+    assert "private" not in repr(lines)
 
 
 async def test_the_history_reaches_the_engine_as_the_prompt_of_its_sids(

@@ -1,9 +1,11 @@
 """Services over a real Redis: concurrency, restarts, two replicas, and Redis in trouble."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from service.app import Parts
 from service.errors import StartupError
@@ -145,7 +147,7 @@ async def test_without_redis_recommendations_go_on_degraded_and_posts_say_503(
     ],
 )
 async def test_a_redis_that_could_lose_the_log_is_refused_unless_told(
-    checkpoint: Checkpoint, tmp_path: Any, options: tuple[str, ...], fault: str
+    checkpoint: Checkpoint, tmp_path: Path, options: tuple[str, ...], fault: str
 ) -> None:
     server = RedisServer(tmp_path, *options).start()
     try:
@@ -156,6 +158,19 @@ async def test_a_redis_that_could_lose_the_log_is_refused_unless_told(
             assert (await service.item(item_id="new", title="b"))["result"] == "created"
     finally:
         server.kill()
+
+
+async def test_a_redis_that_hides_its_configuration_is_accepted_with_a_warning(
+    checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    server = RedisServer(tmp_path, "--appendonly", "yes", "--rename-command", "CONFIG", "").start()
+    try:
+        with capture_logs() as lines:
+            async with running(checkpoint, REAL, redis_url=server.url) as service:
+                assert (await service.item(item_id="new", title="b"))["result"] == "created"
+    finally:
+        server.kill()
+    assert "forbids CONFIG GET" in next(line["detail"] for line in lines if line["event"] == "storage_may_lose_items")
 
 
 async def test_what_started_is_stopped_again_when_the_rest_cannot_start(checkpoint: Checkpoint) -> None:
