@@ -46,7 +46,8 @@ class Pipeline:
         Raises:
             TrainingError: a stage failed; finished stages stay and the next run goes on behind them.
         """
-        self.exported  # noqa: B018
+        with self.run.locked():
+            self.exported  # noqa: B018
         return self.evaluated.read_json("metrics.json")
 
     @cached_property

@@ -5,12 +5,14 @@ what depends on it and nothing else. A folder is made under another name and ren
 knows nothing of what stages do.
 """
 
+import fcntl
 import hashlib
 import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from training.errors import ResumeError, TrainingError
 from training.progress import Reporter
 
 RECORD = "stage.json"
+LOCK = ".training.lock"
 FORMAT = 1
 
 
@@ -43,6 +46,21 @@ class RunFolder:
 
     path: Path
     reporter: Reporter
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes out of the folder while the block runs; a killed process holds nothing.
+
+        Raises:
+            TrainingError: another process is training in it, or it cannot be written.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with (self.path / LOCK).open("w") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                yield
+        except BlockingIOError:
+            raise TrainingError(f"{self.path}: another process is training in this folder") from None
 
     def state_file(self, name: str) -> Path:
         """Where a stage keeps what it needs to continue."""

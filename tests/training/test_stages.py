@@ -58,3 +58,14 @@ def test_a_damaged_record_is_named(tmp_path: Path) -> None:
 def test_fingerprints_do_not_depend_on_the_order_of_keys() -> None:
     assert fingerprint_of({"a": 1, "b": 2}) == fingerprint_of({"b": 2, "a": 1})
     assert fingerprint_of({"a": 1}) != fingerprint_of({"a": 2})
+
+
+def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
+    with (
+        run_in(tmp_path).locked(),
+        pytest.raises(TrainingError, match="another process is training"),
+        run_in(tmp_path).locked(),
+    ):
+        pass
+    with run_in(tmp_path).locked():
+        pass
