@@ -106,6 +106,7 @@ class RunFolder:
         try:
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir(parents=True)
+            self._claim_state(name, fingerprint)
             wall, cpu = time.monotonic(), time.process_time()
             make(temporary)
             spent = {"wall_seconds": time.monotonic() - wall, "cpu_seconds": time.process_time() - cpu}
@@ -117,8 +118,27 @@ class RunFolder:
             ) from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-        self.state_file(name).unlink(missing_ok=True)
+        self._forget_state(name)
         return Stage(folder, fingerprint, **spent)
+
+    def _claim_state(self, name: str, fingerprint: str) -> None:
+        """Keep what an interrupted stage left only if it had the very same inputs."""
+        owner = self._state_owner(name)
+        if owner.exists() and owner.read_text(encoding="utf-8") == fingerprint:
+            if self.state_file(name).exists():
+                self.reporter.say(f"{name}: goes on where it stopped")
+            return
+        self._forget_state(name)
+        owner.parent.mkdir(parents=True, exist_ok=True)
+        owner.write_text(fingerprint, encoding="utf-8")
+
+    def _forget_state(self, name: str) -> None:
+        # the owner goes last: a kill in between leaves an owner without a state, which is a fresh start
+        self.state_file(name).unlink(missing_ok=True)
+        self._state_owner(name).unlink(missing_ok=True)
+
+    def _state_owner(self, name: str) -> Path:
+        return self.path / "state" / f"{name}.fingerprint"
 
 
 def fingerprint_of(inputs: Mapping[str, Any]) -> str:

@@ -69,3 +69,25 @@ def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
         pass
     with run_in(tmp_path).locked():
         pass
+
+
+def test_a_state_is_continued_only_with_the_inputs_it_was_made_from(tmp_path: Path) -> None:
+    class Killed(Exception):
+        pass
+
+    def half(folder: Path) -> None:
+        run_in(tmp_path).state_file("one").write_bytes(b"half")
+        raise Killed
+
+    found: list[bool] = []
+
+    def whole(folder: Path) -> None:
+        found.append(run_in(tmp_path).state_file("one").exists())
+
+    for value in (1, 2):
+        with pytest.raises(Killed):
+            run_in(tmp_path).stage("one", {"a": 1}, half)
+        run_in(tmp_path).stage("one", {"a": value}, whole)
+        run_in(tmp_path).forget("one")
+    assert found == [True, False]
+    assert list((tmp_path / "state").iterdir()) == []
