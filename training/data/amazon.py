@@ -14,17 +14,18 @@ LICENSE_NOTE = "Amazon review data (McAuley, UCSD), distributed for research."
 
 
 def read_amazon(folder: Path) -> Dataset:
-    """Read the one data set in ``folder``.
+    """Read the one data set in ``folder``; an item's number in the file, as text, is its ``item_id``.
 
     Raises:
-        DataError: a file is missing or not of the expected form.
+        DataError: a file is missing, not of the expected form, or a user met an item that is not there.
     """
     interactions, items = _load(folder, "inter"), _load(folder, "item")
     try:
         catalog = tuple(_item(number, items[str(number)]) for number in range(len(items)))
         sequences = {user: tuple(int(item) for item in sequence) for user, sequence in interactions.items()}
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"{folder}: not in the expected form: {error!r}") from error
+    _check_numbers(folder, sequences, len(catalog))
     timestamps = {user: tuple(float(n) for n in range(len(sequence))) for user, sequence in sequences.items()}
     return Dataset(f"amazon-{folder.name}", catalog, sequences, timestamps, LICENSE_NOTE)
 
@@ -33,8 +34,19 @@ def _load(folder: Path, kind: str) -> dict[str, Any]:
     paths = sorted(folder.glob(f"*.{kind}.json"))
     if len(paths) != 1:
         raise DataError(f"{folder}: expected one *.{kind}.json, found {len(paths)}")
-    loaded: dict[str, Any] = json.loads(paths[0].read_bytes())
+    try:
+        loaded: dict[str, Any] = json.loads(paths[0].read_bytes())
+    except ValueError as error:
+        raise DataError(f"{paths[0]}: not JSON: {error}") from error
     return loaded
+
+
+def _check_numbers(folder: Path, sequences: dict[str, tuple[int, ...]], num_items: int) -> None:
+    if not any(sequences.values()):
+        raise DataError(f"{folder}: no interactions")
+    for user, sequence in sequences.items():
+        if not all(0 <= item < num_items for item in sequence):
+            raise DataError(f"{folder}: user {user!r} met an item outside the {num_items} items, counted from 0")
 
 
 def _item(number: int, row: dict[str, Any]) -> CatalogItem:

