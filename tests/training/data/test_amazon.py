@@ -32,6 +32,23 @@ def test_missing_and_foreign_files_are_refused(tmp_path: Path) -> None:
         read_amazon(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("items", "interactions", "reason"),
+    [
+        ("{", "{}", r"Toy\.item\.json: not JSON"),
+        ('{"0": {"title": "Tape"}}', "[]", "not in the expected form"),
+        ('{"0": {"title": "Tape"}}', '{"5": [0, 1]}', "user '5' met an item outside the 1 items"),
+        ('{"0": {"title": "Tape"}}', '{"5": [-1]}', "user '5' met an item outside the 1 items"),
+        ('{"0": {"title": "Tape"}}', '{"5": []}', "no interactions"),
+    ],
+)
+def test_files_that_do_not_fit_together_are_refused(items: str, interactions: str, reason: str, tmp_path: Path) -> None:
+    (tmp_path / "Toy.item.json").write_text(items)
+    (tmp_path / "Toy.inter.json").write_text(interactions)
+    with pytest.raises(DataError, match=reason):
+        read_amazon(tmp_path)
+
+
 def test_the_real_set_is_complete(tmp_path: Path) -> None:
     if not REAL.is_dir():
         if os.environ.get("CI") == "true":

@@ -1,6 +1,7 @@
 """Leave-last-out loses nothing and leaks nothing."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,6 +44,15 @@ def test_recbole_1823_repeat_targets_are_counted_not_hidden() -> None:
     assert split.repeat_share == 0.5
 
 
+def test_who_has_too_short_a_history_is_trained_on_only() -> None:
+    data = dataset({"short": [1, 2, 3], "long": [1, 2, 3, 4]})
+    split = leave_last_out(data, min_history=2)
+    assert split.train == {"short": (1, 2, 3), "long": (1, 2)}
+    assert [example.user_id for example in (*split.valid, *split.test)] == ["long", "long"]
+    with pytest.raises(ValueError, match="min_history is 0"):
+        leave_last_out(data, min_history=0)
+
+
 def test_popularity_counts_training_events_only() -> None:
     split = leave_last_out(dataset({"u": [1, 1, 2, 3], "v": [1, 9]}))
     assert popularity(split, 10).tolist() == [0, 3, 0, 0, 0, 0, 0, 0, 0, 1]
@@ -51,6 +61,10 @@ def test_popularity_counts_training_events_only() -> None:
 def test_cold_items_are_the_newest() -> None:
     data = dataset({"u": [0, 1, 2, 3, 4, 5, 6, 7, 8], "v": [8]})
     assert np.array_equal(cold_items_by_time(data, 0.2), [7, 9])
+    assert cold_items_by_time(data, 0).tolist() == []
+    assert cold_items_by_time(data, 1).tolist() == list(range(10))
+    with pytest.raises(ValueError, match="must be between 0 and 1"):
+        cold_items_by_time(data, -0.1)
 
 
 def test_equal_content_has_an_equal_fingerprint() -> None:

@@ -3,7 +3,7 @@
 import csv
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -68,18 +68,34 @@ def test_every_format_gives_items_attributes_and_time_order(kind: str, tmp_path:
     assert dataset.defects.total == 0
 
 
+@pytest.mark.parametrize("kind", WRITERS)
+def test_events_of_equal_time_keep_the_order_of_the_file(kind: str, tmp_path: Path) -> None:
+    times = {"b": "1970-01-01T00:00:10Z", "a": "10", "c": "10000"}
+    items = [{"item_id": name, "title": name} for name in "abc"]
+    events = [{"user_id": "u", "item_id": name, "timestamp": times[name]} for name in "cba"]
+    dataset = read(tmp_path, items, events, kind)
+    assert dataset.sequences == {"u": (1, 0, 2)}
+    assert dataset.timestamps == {"u": (10.0, 10.0, 10_000.0)}
+
+
 words = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")), min_size=1, max_size=12)
 
 
 @settings(max_examples=25, deadline=None)
-@given(titles=st.lists(words, min_size=1, max_size=6), times=st.lists(st.integers(0, 10**9), min_size=1, max_size=9))
+@given(
+    titles=st.lists(st.tuples(words, words, words), min_size=1, max_size=6),
+    times=st.lists(st.integers(0, 10**9), min_size=1, max_size=9),
+)
 def test_csv_jsonl_and_parquet_of_the_same_rows_are_the_same_data(
-    titles: list[str], times: list[int], tmp_path_factory: pytest.TempPathFactory
+    titles: list[tuple[str, str, str]], times: list[int], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    items = [{"item_id": f"i{n}", "title": title} for n, title in enumerate(titles)]
+    names = ("title", "description", "brand")
+    items = [{"item_id": f"i{n}", **dict(zip(names, texts, strict=True))} for n, texts in enumerate(titles)]
     events = [{"user_id": f"u{n % 2}", "item_id": f"i{n % len(items)}", "timestamp": t} for n, t in enumerate(times)]
     folder = tmp_path_factory.mktemp("tables")
-    assert len({read(folder, items, events, kind).fingerprint for kind in WRITERS}) == 1
+    read_back = [read(folder, items, events, kind) for kind in WRITERS]
+    assert [item.title for item in read_back[0].items] == [title for title, _, _ in titles]
+    assert len({dataset.fingerprint for dataset in read_back}) == 1
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
@@ -142,16 +158,24 @@ def test_a_broken_json_line_is_found(line: str, code: str, tmp_path: Path) -> No
 
 
 def test_values_of_the_wrong_type_are_found(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"items\.jsonl:1: title: wrong_type"):
-        read(tmp_path, [{"item_id": "a", "title": 5}], EVENTS, "jsonl")
+    for kind in ("jsonl", "parquet"):
+        with pytest.raises(DataError, match=rf"items\.{kind}:1: title: wrong_type"):
+            read(tmp_path, [{"item_id": "a", "title": 5}], EVENTS, kind)
+        with pytest.raises(DataError, match=rf"items\.{kind}:1: item_id: wrong_type \(float\)"):
+            read(tmp_path, [{"item_id": 1.5, "title": "x"}], EVENTS, kind)
+    with pytest.raises(DataError, match=r"items\.parquet:1: item_id: wrong_type \(bytes\)"):
+        read(tmp_path, [{"item_id": b"a", "title": "x"}], EVENTS, "parquet")
     (tmp_path / "items.csv").write_text("item_id,title\na,b,c\n")
     with pytest.raises(DataError, match=r"items\.csv:2: row: wrong_type \(3 cells under 2 columns\)"):
         read_tables(tmp_path / "items.csv", write_csv(tmp_path / "events.csv", EVENTS))
 
 
-def test_a_text_of_100k_characters_is_cut_and_said_so_but_not_refused(tmp_path: Path) -> None:
-    dataset = read(tmp_path, [ITEMS[0] | {"description": "x" * 100_000}, ITEMS[1] | {"description": ""}])
-    assert len(dataset.items[0].description) == 20_000
+@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("length", [20_001, 100_000, 200_000])
+def test_a_text_too_long_is_cut_and_said_so_but_not_refused(kind: str, length: int, tmp_path: Path) -> None:
+    items = [ITEMS[0] | {"description": "x" * length}, ITEMS[1] | {"description": "x" * 20_000}]
+    dataset = read(tmp_path, items, kind=kind)
+    assert [len(item.description) for item in dataset.items] == [20_000, 20_000]
     assert dataset.defects.counts == {"too_long_text": 1}
 
 
@@ -174,15 +198,34 @@ def test_nothing_usable_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "value", [1_700_000_000, "1700000000", 1_700_000_000_000, "2023-11-14T22:13:20Z", "2023-11-14T22:13:20",
-              "2023-11-14T23:13:20+01:00", datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)]
+              "2023-11-14T23:13:20+01:00", datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC),
+              datetime(2023, 11, 14, 22, 13, 20)]
 )  # fmt: skip
 def test_times_are_seconds_milliseconds_or_iso(value: Any) -> None:
     assert parse_timestamp(value) == 1_700_000_000
 
 
-@pytest.mark.parametrize("value", ["", "soon", None, "nan", "inf", [], 1e18])
+@pytest.mark.parametrize("value", ["", "soon", None, "nan", "inf", [], 1e18, True, 10**400])
 def test_what_is_no_time_is_none(value: Any) -> None:
     assert parse_timestamp(value) is None
+
+
+def test_a_date_is_its_first_second_in_utc() -> None:
+    assert parse_timestamp(date(2023, 11, 14)) == parse_timestamp("2023-11-14") == 1_699_920_000
+
+
+def test_attributes_keep_what_says_something(tmp_path: Path) -> None:
+    said = {"price": 0, "new": True, "tags": ["x", None], "size": 10**400}
+    unsaid: dict[str, Any] = {"none": None, "nan": float("nan"), "empty": "", "no_tags": [], "": "index"}
+    dataset = read(tmp_path, [ITEMS[0] | said | unsaid], EVENTS[1:], "jsonl")
+    kept = {"brand": "Bic", "price": 0.0, "new": "true", "tags": ("x",), "size": str(10**400)}
+    assert dataset.items[0].attributes == kept
+
+
+@pytest.mark.parametrize("on_defect", ["refuse", "skip"])
+def test_a_key_missing_in_every_json_line_is_refused_whatever_was_asked(on_defect: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"events\.jsonl:1: timestamp: missing_column"):
+        read(tmp_path, ITEMS, [{"user_id": "u", "item_id": "a"}], "jsonl", on_defect=on_defect)
 
 
 def test_an_unknown_source_lists_the_choices(tmp_path: Path) -> None:
