@@ -90,7 +90,10 @@ def test_inspect_counts_sids(finished: Pipeline) -> None:
         (["inspect", "--checkpoint", "nowhere"], "not found"),
     ],
 )
-def test_errors_are_one_line_and_code_two(arguments: list[str], message: str) -> None:
+def test_errors_are_one_line_and_code_two(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     result = call(*arguments)
     assert result.exit_code == 2
     assert message in result.stderr
