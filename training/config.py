@@ -120,7 +120,7 @@ class ServingRecipe(_Part):
     beam_width: int = Field(default=50, ge=1, le=512)
     exclude_seen: bool | Literal["auto"] = "auto"
     smoothing_temperature: float = Field(default=0.05, gt=0)
-    smoothing_boost: float = Field(default=1.0, gt=0)
+    smoothing_boost: float = Field(default=2.0, gt=0)
 
 
 class Recipe(_Part):
