@@ -109,12 +109,11 @@ def tables(report: Mapping[str, Any], ks: Sequence[int]) -> list[Table]:
 def _table(report: Mapping[str, Any], way: str, ks: Sequence[int]) -> Table:
     title = f"{report['users']} users, beam {report['beam_width']}, {way.replace('_', ' ')}"
     table = Table(title=title)
-    names = [f"{metric}@{k}" for metric in ("recall", "ndcg") for k in ks]
-    for heading in ("", *names):
-        table.add_column(heading, justify="right" if heading else "left")
-    for name, row in report[way].items():
-        if "_minus_" not in name:
-            table.add_row(name, *(f"{row[metric]:.3f}" for metric in names))
+    rows = {name: row for name, row in report[way].items() if "_minus_" not in name}
+    for heading in ("", *rows):
+        table.add_column(heading.replace("_", " "), justify="right" if heading else "left")
+    for metric in (f"{kind}@{k}" for kind in ("recall", "ndcg") for k in ks):
+        table.add_row(metric, *(f"{row[metric]:.3f}" for row in rows.values()))
     return table
 
 
