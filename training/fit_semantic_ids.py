@@ -7,6 +7,8 @@ items. It knows nothing of texts and interactions.
 Shapes: N items, E embedding width, L levels, K codes, D codebook width.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -84,7 +86,6 @@ def fit_rkmeans(
     embedding_NE: NDArray[np.float32], levels: int, codes: int, seed: int, project_to: int | None = None
 ) -> ResidualQuantizer:
     """Residual k-means: each level clusters what the levels above left over."""
-    faiss.omp_set_num_threads(1)  # deterministic sums
     encoder = () if project_to is None else (_principal_components(embedding_NE, project_to),)
     residual_ND = ResidualQuantizer(torch.empty(0), encoder).project(torch.from_numpy(embedding_NE))
     codebooks = []
@@ -111,8 +112,20 @@ def mean_residuals(
 def _cluster(points_ND: NDArray[np.float32], codes: int, seed: int) -> Tensor:
     points_ND = np.ascontiguousarray(points_ND)
     kmeans = faiss.Kmeans(points_ND.shape[1], codes, niter=_ITERATIONS, seed=seed, min_points_per_centroid=1)
-    kmeans.train(points_ND)
+    with _one_thread():
+        kmeans.train(points_ND)
     return torch.from_numpy(np.array(kmeans.centroids, dtype=np.float32))
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """One OpenMP thread, so that sums are deterministic; faiss and torch share the setting, so it is given back."""
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)
 
 
 def _principal_components(embedding_NE: NDArray[np.float32], width: int) -> tuple[Tensor, Tensor]:

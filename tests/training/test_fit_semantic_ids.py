@@ -147,3 +147,20 @@ def test_the_report_counts_what_the_codes_are() -> None:
     assert len(made.report.lines()) == 2 + LEVELS
     residual = made.quantizer.encode_with_distances(torch.from_numpy(embeddings()))[1].mean(0)
     assert np.allclose(made.report.residual, residual.numpy(), atol=1e-5)
+
+
+def test_fitting_gives_torch_its_threads_back() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        fit_semantic_ids(
+            np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32),
+            method="rkmeans",
+            levels=2,
+            codes=4,
+            policy="reassign",
+            seed=0,
+        )
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
