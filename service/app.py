@@ -88,6 +88,7 @@ async def check_service(settings: Settings) -> list[str]:
         StartupError: one of them cannot be served.
     """
     checkpoint = open_checkpoint(settings.checkpoint)
+    checkpoint.quantizer(), checkpoint.prefix_memory(), checkpoint.items(), checkpoint.catalog_tensors()
     log = _redis_log(settings, checkpoint)
     try:
         return await log.check(allow_volatile=settings.allow_volatile)

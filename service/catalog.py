@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from service.model.checkpoint import Checkpoint, ItemRecord
-from service.model.item_text import clean_text
+from service.model.item_text import AttributeValue, clean_text
 from service.model.semantic_ids import Sid
 from service.stores.base import LogEntry
 
@@ -122,5 +122,11 @@ class Catalog:
 
 def content_hash(item: ItemRecord) -> str:
     """A digest of what the item says: equal for texts that clean to the same, whatever the order of attributes."""
-    said = [clean_text(item.title), clean_text(item.description), dict(sorted(item.attributes.items()))]
+    attributes = {key: _plain(value) for key, value in sorted(item.attributes.items())}
+    said = [clean_text(item.title), clean_text(item.description), attributes]
     return hashlib.sha256(json.dumps(said, ensure_ascii=True).encode()).hexdigest()[:32]
+
+
+def _plain(value: AttributeValue) -> AttributeValue:
+    """1995 and 1995.0 say the same."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -40,12 +40,16 @@ def parse_history(line: bytes, place: str) -> tuple[str, list[HistoryEvent]]:
         row = json.loads(line)
         user_id, items = row["user_id"], row["items"]
         events = [HistoryEvent(item_id, float(timestamp)) for item_id, timestamp in items]
+        for name in (user_id, *(event.item_id for event in events)):
+            str(name).encode()  # a lone surrogate cannot be stored
     except KeyError as error:
         raise StartupError(f"{place}: field {error} is missing") from None
     except (TypeError, ValueError) as error:
         raise StartupError(f'{place}: not {{"user_id": .., "items": [[item_id, seconds], ..]}}: {error}') from None
     if not isinstance(user_id, str) or not all(isinstance(event.item_id, str) for event in events):
         raise StartupError(f"{place}: user_id and item ids must be strings")
+    if not user_id or not all(event.item_id for event in events):
+        raise StartupError(f"{place}: user_id and item ids must not be empty")
     if not all(math.isfinite(event.timestamp) for event in events):
         raise StartupError(f"{place}: a time must be a finite number of seconds")
     return user_id, events

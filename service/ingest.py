@@ -19,6 +19,8 @@ from service.model.item_text import MAX_TITLE_CHARS, AttributeValue, clean_text
 from service.model.semantic_ids import Sid
 from service.stores.base import Claim, ItemDraft, ItemLog
 
+VISIBLE_SECONDS = 2.0
+
 Result = Literal["created", "updated", "unchanged", "rejected"]
 
 
@@ -73,7 +75,7 @@ class Ingest:
         except TimeoutError:
             raise DeadlineError("the items could not be written before the deadline; post them again") from None
         if position is not None:
-            await self._wait_visible(position, deadline)
+            await self._wait_visible(position, min(deadline, asyncio.get_running_loop().time() + VISIBLE_SECONDS))
         for result in results if not dry_run else ():
             self._metrics.items.labels(result.result).inc()
         return results

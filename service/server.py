@@ -35,7 +35,11 @@ async def serve(settings: Settings) -> None:
             server = DrainingServer(server_config(service.app, settings), service.health, settings.drain_seconds)
             structlog.get_logger().info("serving", host=settings.host, port=settings.port)
             loop.remove_signal_handler(signal.SIGTERM)  # the server's own handler drains
-            await server.serve(sockets=[listener])
+            try:
+                await server.serve(sockets=[listener])
+            except OSError as error:
+                reason = error.strerror or str(error)
+                raise StartupError(f"--host {settings.host} --port {settings.port}: {reason}") from None
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -45,12 +49,25 @@ def bind(host: str, port: int) -> socket.socket:
         StartupError: the address cannot be had.
     """
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
+        return _bind(host, port, reuse=False)
+    except OSError:
+        pass
+    try:
+        return _bind(host, port, reuse=True)
     except OSError as error:
         raise StartupError(f"--host {host} --port {port}: {error.strerror or error}") from None
+
+
+def _bind(host: str, port: int, *, reuse: bool) -> socket.socket:
+    """``reuse`` takes an address over from closed connections, but lets two starting services bind it side by side."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))
+        listener.bind(address)
+    except OSError:
+        listener.close()
+        raise
     return listener
 
 

@@ -6,6 +6,7 @@ name is refused with the nearest known one, because a misspelt limit that is sil
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -125,7 +126,8 @@ def load_settings(flags: Mapping[str, Any], config: Path | None = None) -> Loade
 
 
 def masked_url(url: str) -> str:
-    """``url`` with its password replaced by ``***``."""
+    """``url`` with its password replaced by ``***``, be it before the host or in the query."""
+    url = re.sub(r"(password=)[^&]*", r"\1***", url)
     scheme, separator, rest = url.partition("://")
     credentials, at, place = rest.rpartition("@")
     if not separator or not at:

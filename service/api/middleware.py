@@ -20,6 +20,8 @@ from service.errors import OverloadedError
 from service.metrics import Metrics
 
 MAX_BODY_BYTES = 1 << 20
+BODY_SECONDS = 2.0
+ROUTES = {"/recommend", "/items", "/model"}
 QUIET = ("/health", "/metrics")
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -49,11 +51,14 @@ class RequestRecord:
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             try:
                 await self._app(scope, receive, recorded)
+            except Exception:
+                status = 500  # answered outside of this middleware, as every bug is
+                raise
             finally:
                 self._record(scope, status, time.perf_counter() - start)
 
     def _record(self, scope: Scope, status: int, seconds: float) -> None:
-        route = getattr(scope.get("route"), "path", "unmatched").removeprefix("/v1")
+        route = _route(scope)
         if route.startswith(QUIET):
             return
         self._metrics.requests.labels(route, _outcome(status)).inc()
@@ -136,21 +141,37 @@ class Gate:
 
 
 def _limited(scope: Scope, receive: Receive) -> Receive:
-    """``receive`` that refuses a body over the limit, announced or not."""
-    taken = 0
+    """``receive`` that refuses a body over the limit, announced or not, and one that does not arrive in time.
+
+    Without the latter a few idle connections would hold every place there is.
+    """
+    taken, until = 0, asyncio.get_running_loop().time() + BODY_SECONDS
     announced = dict(scope["headers"]).get(b"content-length", b"0")
 
     async def limited() -> Message:
         nonlocal taken
         if announced.isdigit() and int(announced[:12]) > MAX_BODY_BYTES:
             raise HTTPException(413)
-        message = await receive()
+        try:
+            async with asyncio.timeout_at(until):
+                message = await receive()
+        except TimeoutError:
+            raise HTTPException(408) from None
         taken += len(message.get("body", b""))
         if taken > MAX_BODY_BYTES:
             raise HTTPException(413)
         return message
 
     return limited
+
+
+def _route(scope: Scope) -> str:
+    """The route's own path, never the client's; a request refused before routing is known by its path."""
+    route = getattr(scope.get("route"), "path", None)
+    if route is None:
+        path = scope["path"].removeprefix("/v1")
+        route = path if path in ROUTES else "unmatched"
+    return str(route).removeprefix("/v1")
 
 
 def _request_id(scope: Scope) -> str:

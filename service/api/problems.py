@@ -24,6 +24,7 @@ TITLES = {
     400: ("malformed-body", "The body is not readable JSON"),
     404: ("not-found", "There is nothing at this path"),
     405: ("method-not-allowed", "The path exists, the method does not"),
+    408: ("body-too-slow", "The body did not arrive in time"),
     413: ("body-too-large", "The body is too large"),
 }
 
@@ -86,7 +87,9 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
 
 async def _on_bug(request: Request, error: Exception) -> Response:
     structlog.get_logger().error("internal_error", exc_info=error)
-    return _problem(request.scope, 500, "internal-error", "Internal error", "this is a bug; the log has the details")
+    headers = {"x-request-id": request.scope.get("state", {}).get("request_id", "")}
+    detail = "this is a bug; the log has the details"
+    return _problem(request.scope, 500, "internal-error", "Internal error", detail, headers=headers)
 
 
 def _problem(

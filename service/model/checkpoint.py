@@ -87,9 +87,19 @@ class Checkpoint:
         return self.folder / TEXT_ENCODER_FOLDER
 
     def items(self) -> list[ItemRecord]:
-        """The catalogue the model was trained with."""
-        lines = (self.folder / CATALOG_ITEMS).read_text(encoding="utf-8").splitlines()
-        return [ItemRecord(**json.loads(line)) for line in lines]
+        """The catalogue the model was trained with.
+
+        Raises:
+            CheckpointError: a line is no item, an id occurs twice, or there are not as many as the manifest says.
+        """
+        path = self.folder / CATALOG_ITEMS
+        with path.open(encoding="utf-8") as lines:
+            items = [_item(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
+        if len({item.item_id for item in items}) != len(items):
+            raise CheckpointError(f"{path}: an item id occurs twice; export the checkpoint again")
+        if len(items) != self.manifest.data.num_items:
+            raise CheckpointError(f"{path}: {len(items)} items, the manifest says {self.manifest.data.num_items}")
+        return items
 
     def catalog_tensors(self) -> CatalogTensors:
         """Codes, embeddings and popularity of `items`.
@@ -141,6 +151,7 @@ def open_checkpoint(folder: Path, *, verify: bool = True) -> Checkpoint:
             f"{folder / MANIFEST}: SID tokens end at {space.end_token_id}, the vocabulary at {manifest.lm.vocab_size}"
         )
     _check_language_model(folder, manifest)
+    _check_prompt(folder, manifest)
     return Checkpoint(
         folder, manifest, space, PromptTemplate(space, manifest.prompt.prefix_ids, manifest.prompt.max_items)
     )
@@ -258,6 +269,30 @@ def _check_language_model(folder: Path, manifest: Manifest) -> None:
     ):
         if config.get(key) != wanted:
             raise CheckpointError(f"{path}: {key} is {config.get(key)}, the manifest says {wanted}")
+
+
+def _check_prompt(folder: Path, manifest: Manifest) -> None:
+    if not all(0 <= token < manifest.lm.vocab_size for token in manifest.prompt.prefix_ids):
+        raise CheckpointError(f"{folder / MANIFEST}: prompt.prefix_ids lie outside the vocabulary")
+    path = folder / LM_FOLDER / "config.json"
+    positions = json.loads(path.read_bytes()).get("max_position_embeddings")
+    longest = len(manifest.prompt.prefix_ids) + (manifest.prompt.max_items + 1) * manifest.sid.levels
+    if positions is not None and longest > positions:
+        raise CheckpointError(
+            f"{folder / MANIFEST}: prompt.max_items {manifest.prompt.max_items} needs {longest} positions, "
+            f"{path.name} allows {positions}"
+        )
+
+
+def _item(line: str, place: str) -> ItemRecord:
+    try:
+        item = ItemRecord(**json.loads(line))
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{place}: not an item: {error}") from None
+    texts = (item.item_id, item.title, item.description)
+    if not all(isinstance(text, str) for text in texts) or not isinstance(item.attributes, dict):
+        raise CheckpointError(f"{place}: item_id, title and description must be text, attributes an object")
+    return item
 
 
 def _check_catalog(tensors: CatalogTensors, manifest: Manifest, path: Path) -> None:

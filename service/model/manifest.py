@@ -36,7 +36,7 @@ class PromptPart(_Part):
     """How a history becomes a prompt."""
 
     prefix_ids: tuple[int, ...] = Field(min_length=1)
-    max_items: int = Field(ge=1)
+    max_items: int = Field(ge=1, le=100_000)
 
 
 class PrefixMemoryPart(_Part):

@@ -32,10 +32,13 @@ def connect(url: str, *, timeout_seconds: float) -> Redis:
             socket_connect_timeout=timeout_seconds,
             retry=Retry(NoBackoff(), 0),
             decode_responses=True,
+            encoding_errors="replace",  # what a backend wrote badly is an unknown item, not a failure
             protocol=2,
         )
-    except ValueError as error:
-        raise SettingsError(f"redis_url: {error}; expected redis://[user:password@]host:port/database") from None
+        pool.make_connection()  # type: ignore[no-untyped-call]  # options in the URL are looked at only here
+    except (TypeError, ValueError):
+        # the reason is kept back: it quotes the URL, password and all
+        raise SettingsError("redis_url is not of the form redis://[user:password@]host:port/database") from None
     return Redis.from_pool(pool)
 
 

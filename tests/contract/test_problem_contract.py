@@ -139,3 +139,38 @@ async def test_a_request_id_is_kept_when_it_is_plain_and_replaced_when_it_is_not
         answer = await service.client.get("/nowhere", headers={"x-request-id": given})
         assert (answer.headers["x-request-id"] == given) is kept
         assert answer.json()["request_id"] == answer.headers["x-request-id"]
+
+
+async def test_a_body_that_never_ends_gives_its_place_back_in_time(service: Running) -> None:
+    async def trickle() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.sleep(60)
+        yield b"}"
+
+    answer = await asyncio.wait_for(service.client.post("/recommend", content=trickle()), 10)
+    assert answer.status_code == 408
+    check_problem(answer.json(), 408)
+
+
+async def test_a_bug_is_counted_as_an_error_and_keeps_its_request_id(
+    service: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*arguments: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(service.engine, "recommend", broken)
+    answer = await service.client.post("/recommend", json={"history": ["item-1"]}, headers={"x-request-id": "r-1"})
+    assert answer.status_code == 500
+    assert answer.headers["x-request-id"] == answer.json()["request_id"] == "r-1"
+    told = (await service.client.get("/metrics")).text
+    assert 'rec_requests_total{outcome="error",route="/recommend"} 1.0' in told
+
+
+async def test_a_shed_request_is_counted_under_its_route(checkpoint: Checkpoint) -> None:
+    async with running(checkpoint, max_inflight=1) as service:
+        service.engine.hangs = True
+        body = {"history": ["item-1"], "timeout_ms": 300}
+        answers = await asyncio.gather(*[service.client.post("/recommend", json=body) for _ in range(3)])
+        assert sorted(answer.status_code for answer in answers) == [200, 503, 503]
+        told = (await service.client.get("/metrics")).text
+    assert 'rec_requests_total{outcome="unavailable",route="/recommend"} 2.0' in told

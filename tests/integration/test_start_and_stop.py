@@ -20,7 +20,9 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
+from service.errors import StartupError
 from service.model.checkpoint import Checkpoint, copy_text_encoder, open_checkpoint, seal
+from service.server import bind
 from tests.redis_server import RedisServer, free_port
 from tests.tiny_checkpoint import EMBEDDING_WIDTH, Shape, build
 
@@ -117,6 +119,20 @@ def test_a_busy_port_is_refused(checkpoint: Checkpoint) -> None:
         port = str(taken.getsockname()[1])
         line = refused("serve", "--checkpoint", str(checkpoint.folder), "--port", port)
     assert f"--port {port}: Address already in use" in line
+
+
+def test_two_starting_services_cannot_hold_one_port() -> None:
+    with socket.socket() as chosen:
+        chosen.bind(("127.0.0.1", 0))
+        port = chosen.getsockname()[1]
+    with bind("127.0.0.1", port), pytest.raises(StartupError, match=f"--port {port}: Address already in use"):
+        bind("127.0.0.1", port)
+
+
+@pytest.mark.parametrize("url", ["redis://127.0.0.1:1/0?foo=bar", "redis://:sE#cr3t@127.0.0.1:1/0"])
+def test_a_redis_url_that_is_none_is_refused_without_quoting_it(url: str, checkpoint: Checkpoint) -> None:
+    line = refused("serve", "--checkpoint", str(checkpoint.folder), "--redis-url", url)
+    assert "redis_url is not of the form redis://" in line and "sE" not in line
 
 
 def test_an_unknown_variable_is_refused_with_the_nearest_name(checkpoint: Checkpoint) -> None:

@@ -152,6 +152,15 @@ async def test_a_plain_zadd_by_a_backend_is_a_history(redis_url: str) -> None:
     await store.close()
 
 
+async def test_a_member_that_is_no_utf8_is_an_unknown_item_not_a_failure(redis_url: str) -> None:
+    client = redis.Redis.from_url(redis_url)
+    client.zadd("groundrec:history:42", {b"\xff\xfe": 1.0, b"50": 2.0})
+    client.close()
+    histories = redis_histories(redis_url)
+    assert (await histories.recent("42", 10))[-1] == "50"
+    await histories.close()
+
+
 async def test_a_history_is_forgotten_some_time_after_its_last_event(redis_url: str) -> None:
     store = redis_histories(redis_url)
     await store.append("u", [HistoryEvent("a", 1)])

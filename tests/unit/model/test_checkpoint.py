@@ -142,6 +142,34 @@ def test_the_wrong_codebook_is_refused(copy: Path) -> None:
         open_checkpoint(copy).quantizer()
 
 
+def test_a_catalogue_that_does_not_fit_is_refused_by_line(copy: Path) -> None:
+    path = copy / "catalog.jsonl"
+    lines = path.read_text().splitlines()
+    for text, message in (
+        ("\n".join([*lines[:-1], "junk"]), r"catalog\.jsonl:60: not an item"),
+        ("\n".join(lines[:-1]), r"59 items, the manifest says 60"),
+        ("\n".join([*lines[:-1], lines[0]]), "an item id occurs twice"),
+        ("\n".join([*lines[:-1], lines[-1].replace('"item-59"', "59")]), r"catalog\.jsonl:60: item_id"),
+    ):
+        path.write_text(text)
+        reseal(copy)
+        with pytest.raises(CheckpointError, match=message):
+            open_checkpoint(copy).items()
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ({"prefix_ids": [10**9], "max_items": 12}, "prefix_ids lie outside the vocabulary"),
+        ({"prefix_ids": [1], "max_items": 90_000}, r"needs 270004 positions, config\.json allows 256"),
+    ],
+)
+def test_a_prompt_the_model_cannot_read_is_refused(prompt: dict[str, object], message: str, copy: Path) -> None:
+    edit_manifest(prompt=prompt)(copy)
+    with pytest.raises(CheckpointError, match=message):
+        open_checkpoint(copy)
+
+
 def test_the_manifest_alone_can_be_read(original: Checkpoint) -> None:
     assert read_manifest(original.folder).sid.levels == 3
 

@@ -35,6 +35,12 @@ def test_a_defect_names_file_and_line(line: bytes, fault: str) -> None:
         parse_history(line, "h.jsonl:3")
 
 
+@pytest.mark.parametrize("line", [rb'{"user_id": "\ud800", "items": []}', rb'{"user_id": "u", "items": [["", 1]]}'])
+def test_ids_that_cannot_be_stored_are_refused(line: bytes) -> None:
+    with pytest.raises(StartupError, match=r"^h:3: "):
+        parse_history(line, "h:3")
+
+
 async def test_a_missing_file_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(StartupError, match="No such file"):
         async for _ in read_histories(tmp_path / "nowhere"):

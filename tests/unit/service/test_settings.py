@@ -83,6 +83,7 @@ def test_shown_settings_hide_the_password() -> None:
         ("redis://host:1/0", "redis://host:1/0"),
         ("redis://user:p@ss@host/0", "redis://user:***@host/0"),
         ("rediss://user@host", "rediss://user@host"),
+        ("redis://host/0?password=secret&db=1", "redis://host/0?password=***&db=1"),
         ("nonsense", "nonsense"),
     ],
 )
