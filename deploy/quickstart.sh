@@ -103,7 +103,9 @@ check_libnuma() {
 train() {
   [[ ! -f $run/checkpoint/manifest.json ]] || { say "Checkpoint: runs/$recipe/checkpoint (made earlier)"; return; }
   say "Training: recipe $recipe into runs/$recipe (an interrupted run goes on where it stopped)"
-  step "$groundrec" train --recipe "$recipe" --out "$run" || fail 1 "training failed; run the same command again to resume"
+  mkdir -p "$run"
+  # the tables are on standard error; what goes to standard output is one line of JSON for programs
+  step "$groundrec" train --recipe "$recipe" --out "$run" >"$run/metrics.json" || fail 1 "training failed; run the same command again to resume"
   [[ -f $run/checkpoint/manifest.json ]] || fail 1 "training ended without runs/$recipe/checkpoint/manifest.json"
 }
 
@@ -198,10 +200,10 @@ groundrec answers at http://localhost:$port (log: runs/$recipe/service.log). Pas
 # films for user 1
 curl -s localhost:$port/recommend -H 'content-type: application/json' -d '{"user_id":"1","num_results":5}'
 
-# a new film: it gets its Semantic ID from its text
-curl -s localhost:$port/items -H 'content-type: application/json' -d '{"item_id":"new-1","title":"Galaxy Rebels (1999)","attributes":{"year":1999,"genres":["Action","Adventure","Sci-Fi"]}}'
+# a film newer than the data: it gets its Semantic ID from its text
+curl -s localhost:$port/items -H 'content-type: application/json' -d '{"item_id":"new-1","title":"Star Wars: Episode I - The Phantom Menace","attributes":{"year":1999,"genres":["Action","Adventure","Sci-Fi"]}}'
 
-# films for somebody who watched such films: new-1 is among them
+# films for somebody who watched its predecessors: new-1 is among them
 curl -s localhost:$port/recommend -H 'content-type: application/json' -d '{"history":["50","181","172","222","380"],"num_results":20}'
 
 Ctrl-C stops the service$([[ -z $redis_pid ]] || echo " and Redis").
