@@ -90,7 +90,8 @@ def _write_lm(folder: Path, shape: Shape, space: SidSpace, vocabulary: int) -> s
     )
     model = AutoModelForCausalLM.from_config(config).float()  # type: ignore[no-untyped-call]
     model.save_pretrained(folder)
-    (folder / "generation_config.json").unlink(missing_ok=True)
+    # sampling defaults that would cut nearly all legal codes away, were anybody to follow them (MiniOneRec PR 57)
+    (folder / "generation_config.json").write_text('{"do_sample": true, "top_k": 1, "top_p": 0.01}')
     words = {f"w{number}": number for number in range(TEXT_WORDS)}
     words |= {token: TEXT_WORDS + row for row, token in enumerate(space.token_strings())}
     tokenizer = Tokenizer(WordLevel(words, unk_token="w0"))

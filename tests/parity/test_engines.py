@@ -125,6 +125,13 @@ async def test_vllm_pr_47630_no_answer_leaves_the_catalogue(twin: Twin) -> None:
         assert len(set(answer.sids)) == len(answer.sids) == 20
 
 
+async def test_minionerec_pr_57_sampling_defaults_of_a_checkpoint_cut_no_legal_code_away(twin: Twin) -> None:
+    defaults = (twin.checkpoint.lm_folder / "generation_config.json").read_text()
+    assert '"top_k": 1' in defaults
+    answer = (await vllm_answers(twin, [ask(twin, twin.history(5, 5), 200)]))[0]
+    assert set(answer.sids) == set(twin.sids)
+
+
 async def test_a_cancelled_request_leaves_the_engine_sound(twin: Twin) -> None:
     request = ask(twin, twin.history(40, 1), 100)
     tasks = [asyncio.create_task(twin.vllm.recommend(f"gone-{n}", request)) for n in range(8)]

@@ -157,3 +157,15 @@ def test_vllm_31081_beams_follow_their_own_parents() -> None:
 def test_vllm_10792_a_beam_wider_than_20_is_served() -> None:
     beams = beam_search(SidTrie.build(ALL_SIDS, CODES), TableModel.random(1, 6), [100], [NOTHING])[0]
     assert len(as_sids(beams)) == 100
+
+
+def test_transformers_17812_and_lc_rec_17_no_answer_holds_a_sid_twice() -> None:
+    for seed in range(20):
+        sids = random_sids(seed, 40)
+        found = as_sids(beam_search(SidTrie.build(sids, CODES), TableModel.random(1, seed), [40], [NOTHING])[0])
+        assert len(found) == len(set(found)) == 40
+
+
+def test_tensorrt_llm_12838_and_xllm_488_a_beam_far_wider_than_the_catalogue_ends_with_all_of_it() -> None:
+    beams = beam_search(SidTrie.build(ALL_SIDS, CODES), TableModel.random(2, 9), [5000, 512], [NOTHING, NOTHING])
+    assert [len(as_sids(found)) for found in beams] == [125, 125]
