@@ -17,7 +17,8 @@ usage() {
 usage: bash deploy/quickstart.sh [--port N] [--recipe NAME] [--no-serve]
 
   --port N       where the service listens on this machine (default 8000)
-  --recipe NAME  the training recipe; its run lies in runs/NAME (default quickstart)
+  --recipe NAME  the training recipe, default quickstart; its run lies in runs/NAME. If a checkpoint lies there
+                 already, from any recipe, it is served as it is
   --no-serve     stop after training
 
 GROUNDREC_REDIS_URL names a Redis of your own; without it one is started, its data in runs/NAME/redis.
@@ -60,7 +61,7 @@ stop_children() {
 
 # Leaving a running service is a success; leaving anything else is not.
 interrupted() {
-  [[ -z $up ]] || { say "Stopping"; exit 0; }
+  [[ -z $up ]] || { say "Stopping (about a quarter of a minute: requests at work are finished first)"; exit 0; }
   exit "$1"
 }
 
@@ -193,6 +194,7 @@ start_service() {
 }
 
 show_commands() {
+  [[ $recipe == quickstart ]] || { show_own_commands; return; }
   cat <<TEXT
 
 groundrec answers at http://localhost:$port (log: runs/$recipe/service.log). Paste into another terminal:
@@ -205,6 +207,25 @@ curl -s localhost:$port/items -H 'content-type: application/json' -d '{"item_id"
 
 # films for somebody who watched its predecessors: new-1 is among them
 curl -s localhost:$port/recommend -H 'content-type: application/json' -d '{"history":["50","181","172","222","380"],"num_results":20}'
+
+Ctrl-C stops the service$([[ -z $redis_pid ]] || echo " and Redis").
+TEXT
+}
+
+# For data of the user's own: the first user of the histories, and a new item to fill in.
+show_own_commands() {
+  local user
+  user=$("$python" -c 'import json, sys; print(json.loads(sys.stdin.readline() or "{}").get("user_id", "1"))' \
+    <"$run/histories.jsonl") || user=1
+  cat <<TEXT
+
+groundrec answers at http://localhost:$port (log: runs/$recipe/service.log). Paste into another terminal:
+
+# items for a user
+curl -s localhost:$port/recommend -H 'content-type: application/json' -d '{"user_id":"$user","num_results":5}'
+
+# a new item: it gets its Semantic ID from its text
+curl -s localhost:$port/items -H 'content-type: application/json' -d '{"item_id":"new-1","title":"..."}'
 
 Ctrl-C stops the service$([[ -z $redis_pid ]] || echo " and Redis").
 TEXT

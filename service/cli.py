@@ -55,9 +55,10 @@ def serve(
 
     configure_logs(settings.log_level)
     try:
-        asyncio.run(serve_until_told(settings))
+        code = asyncio.run(serve_until_told(settings))
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise typer.Exit(130) from None
+    raise typer.Exit(code)
 
 
 @app.command()

@@ -14,6 +14,7 @@ from service.errors import EngineError
 from service.metrics import Metrics
 
 MISSES_ALLOWED = 3
+MISSES_TO_EXIT = 4
 
 
 class Health:
@@ -36,6 +37,11 @@ class Health:
         if self._misses >= MISSES_ALLOWED:
             reasons.append("engine_unavailable")
         return [*reasons, *sorted(self._stopped)]
+
+    @property
+    def engine_lost(self) -> bool:
+        """Whether the engine is silent for so long that only a new process helps: vLLM cannot restart in place."""
+        return self._misses >= MISSES_TO_EXIT
 
     def caught_up(self) -> None:
         """The item log is replayed."""

@@ -20,8 +20,8 @@ from service.health import Health
 from service.settings import Settings
 
 
-async def serve(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT.
+async def serve(settings: Settings) -> int:
+    """Serve until SIGTERM or SIGINT, or until the engine is lost; returns the exit code, 0 or 1.
 
     Raises:
         StartupError: the service cannot start; the port was never open.
@@ -40,6 +40,7 @@ async def serve(settings: Settings) -> None:
             except OSError as error:
                 reason = error.strerror or str(error)
                 raise StartupError(f"--host {settings.host} --port {settings.port}: {reason}") from None
+            return int(server.engine_lost)
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -92,6 +93,15 @@ class DrainingServer(uvicorn.Server):
         self._health = health
         self._drain_seconds = drain_seconds
         self._told = False
+        self.engine_lost = False
+
+    async def on_tick(self, counter: int) -> bool:
+        """Whether to end, asked ten times a second: a lost engine ends the process, so that another is started."""
+        if self._health.engine_lost and not self._told:
+            structlog.get_logger().error("engine_lost", detail="no canary came back; exit for a restart")
+            self.engine_lost = True
+            return True
+        return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to drain; uvicorn's own handler would also end the process by the signal instead of with code 0."""

@@ -121,9 +121,13 @@ class Finetuner:
         groups = parameter_groups(model, options)
         self._weights = [weight for group in groups for weight in group.parameters]
         self.total_steps = plan.total_steps(train, options.epochs)
-        self._optimizer = MasterAdamW(groups, self.total_steps, warmup=options.warmup_steps)
+        self._optimizer = MasterAdamW(groups, self.total_steps, warmup=self._warmup())
         self._best: list[Tensor] = []
         self._fingerprint = f"{plan} {options} {model.space} {self.total_steps} {model.dtype}"
+
+    def _warmup(self) -> int:
+        """A tenth of the steps at most, or a small data set would be over before it is warm."""
+        return min(self._options.warmup_steps, max(1, self.total_steps // 10))
 
     def run(self, state_file: Path | None = None, log: Log | None = None, progress: Progress = silent) -> FinetuneState:
         """Train to the end, from ``state_file`` if it exists.

@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from training.config import Recipe
 from training.data import Dataset, Split, leave_last_out, load, popularity
-from training.errors import DataError
+from training.errors import DataError, RecipeError
+from training.grounding.registry import objective
 from training.progress import Reporter
 
 REPEATS_MATTER = 0.05
@@ -28,6 +29,7 @@ class TrainingData:
 
         Raises:
             DataError: it cannot be used.
+            RecipeError: the recipe asks for what this data cannot give, or for a grounding option that is none.
         """
         part = recipe.data
         dataset = load(
@@ -37,6 +39,8 @@ class TrainingData:
             interactions=part.interactions,
             on_defect=part.on_defect,
         )
+        check_size(recipe, len(dataset.items))
+        objective(recipe.grounding.objective, **recipe.grounding.options)  # a misspelt option is found out now
         return cls.from_dataset(dataset)
 
     @classmethod
@@ -70,3 +74,16 @@ class TrainingData:
         reporter.say(f"data: {dataset.license_note}")
         if dataset.defects.total:
             reporter.say(f"data: left out {dataset.defects.summary()}")
+
+
+def check_size(recipe: Recipe, items: int) -> None:
+    """Refuse codebooks that the items cannot fill.
+
+    Raises:
+        RecipeError: names the key and a value that fits.
+    """
+    if items < recipe.sids.codes:
+        fitting = max(2, 2 ** (max(items // 3, 2).bit_length() - 1))
+        raise RecipeError(
+            f"{items} items cannot fill {recipe.sids.codes} codes a level; use --set sids.codes={fitting}"
+        )

@@ -20,10 +20,12 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-from service.errors import StartupError
+from service.errors import EngineError, StartupError
 from service.model.checkpoint import Checkpoint, copy_text_encoder, open_checkpoint, seal
-from service.server import bind
+from service.server import DrainingServer, bind, server_config
+from service.settings import load_settings
 from tests.redis_server import RedisServer, free_port
+from tests.service_doubles import running
 from tests.tiny_checkpoint import EMBEDDING_WIDTH, Shape, build
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -231,3 +233,16 @@ async def test_a_whole_process_serves_learns_an_item_and_drains(serving: tuple[s
         assert (await client.get("/health/ready")).json()["reasons"] == ["draining"]
         assert (await client.post("/recommend", json={"user_id": "42"})).json()["degraded"] is False
     assert await asyncio.to_thread(process.wait, 10) == 0
+
+
+async def test_vllm_39863_a_lost_engine_is_not_hidden_but_ends_the_process(checkpoint: Checkpoint) -> None:
+    async with running(checkpoint, canary_seconds=0.05) as service:
+        settings = load_settings({"checkpoint": checkpoint.folder}).settings
+        server = DrainingServer(server_config(service.service.app, settings), service.service.health, 5.0)
+        with bind("127.0.0.1", 0) as listener:
+            serving = asyncio.create_task(server.serve(sockets=[listener]))
+            await asyncio.sleep(0.3)
+            assert not serving.done()
+            service.engine.failure = EngineError("gone")
+            await asyncio.wait_for(serving, 5)
+    assert server.engine_lost
