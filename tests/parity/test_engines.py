@@ -1,7 +1,7 @@
 """Training model = torch engine = vLLM, in fp32: every level, batched, chunked, from the prefix cache, after updates.
 
 The bound is 1e-3 on log-probabilities; what is measured is about 3e-6. Without the prefix memory the same comparison
-is off by whole units, so it can fail.
+is off by more than a hundred times the bound, so it can fail.
 """
 
 import asyncio
@@ -93,14 +93,15 @@ async def test_a_returning_user_is_read_from_the_prefix_cache_with_equal_scores(
     assert worst([answer], [training_log_probs(twin, longer)]) <= BOUND
 
 
-async def test_the_memory_matters_so_parity_can_fail(twin: Twin) -> None:
-    if twin.model.memory is None:
-        pytest.skip("this checkpoint has no prefix memory")
+async def test_the_comparison_can_fail(twin: Twin) -> None:
+    """Against a model without its memory, or where there is none, without the history it read, it is far off."""
     history = twin.history(12, seed=5)
     answer = (await vllm_answers(twin, [ask(twin, history, 200)]))[0]
+    assert worst([answer], [training_log_probs(twin, history)]) <= BOUND
     memory, twin.model.memory = twin.model.memory, None
     try:
-        assert worst([answer], [training_log_probs(twin, history)]) > 0.5
+        other = history if memory is not None else twin.history(12, seed=6)
+        assert worst([answer], [training_log_probs(twin, other)]) > 100 * BOUND
     finally:
         twin.model.memory = memory
 
