@@ -5,21 +5,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol
+from typing import Any, Protocol
 
 import structlog
-from fastapi import APIRouter, FastAPI, Query
+from fastapi import APIRouter, FastAPI
 from starlette.responses import Response
 
+from service.api.items_routes import items_router
 from service.api.problems import JsonResponse
-from service.api.schemas import (
-    ItemsBody,
-    ItemsResponse,
-    ModelResponse,
-    RecommendRequest,
-    RecommendResponse,
-    item_answer,
-)
+from service.api.schemas import ModelResponse, RecommendRequest, RecommendResponse
 from service.ingest import Ingest
 from service.recommend import Recommender
 
@@ -67,9 +61,9 @@ class Endpoints:
 
 def install_routes(app: FastAPI, endpoints: Endpoints) -> None:
     """Add every path to the application."""
-    calls = _calls(endpoints)
-    app.include_router(calls, prefix="/v1")
-    app.include_router(calls, include_in_schema=False)
+    for calls in (_calls(endpoints), items_router(endpoints.ingest)):
+        app.include_router(calls, prefix="/v1")
+        app.include_router(calls, include_in_schema=False)
     app.include_router(_probes(endpoints))
 
 
@@ -83,12 +77,6 @@ def _calls(endpoints: Endpoints) -> APIRouter:
             log = structlog.get_logger()
             log.info("recommendation", recommendation_id=answer.recommendation_id, context=body.context)
         return JsonResponse(answer)
-
-    @router.post("/items", response_model=ItemsResponse)
-    async def items(body: ItemsBody, dry_run: Annotated[bool, Query()] = False) -> Response:
-        posted = body if isinstance(body, list) else [body]
-        results = await endpoints.ingest.post([item.record() for item in posted], dry_run=dry_run)
-        return JsonResponse({"items": [item_answer(result) for result in results]})
 
     @router.get("/model", response_model=ModelResponse)
     async def model() -> Response:

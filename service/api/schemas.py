@@ -1,34 +1,17 @@
 """What requests and answers look like on the wire; unknown fields are refused.
 
-pydantic lives here and nowhere deeper. Tags of alternatives begin with ``~`` so that error pointers can leave them out.
+pydantic lives in the schemas and nowhere deeper. The items routes have theirs in `items_schemas`.
 """
 
-from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, FiniteFloat, Tag
+from pydantic import BaseModel, Discriminator, Field, FiniteFloat, Tag
 
-from service.ingest import IngestedItem
-from service.model.checkpoint import ItemRecord
+from service.api.fields import Body, Name, by_type
 from service.recommend import RecommendQuery
 
-MAX_BATCH = 100
 
-# Control characters are refused: they separate fields in storage keys and forge lines in logs.
-Name = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
-Text = Annotated[str, Field(max_length=20_000)]
-
-
-class _In(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-def _tag(kinds: dict[type, str], otherwise: str) -> Callable[[Any], str]:
-    """A discriminator by the exact type of the JSON value."""
-    return lambda value: kinds.get(type(value), otherwise)
-
-
-class HistoryEvent(_In):
+class HistoryEvent(Body):
     """One past event; only the item matters today."""
 
     item_id: Name
@@ -37,11 +20,11 @@ class HistoryEvent(_In):
 
 
 HistoryEntry = Annotated[
-    Annotated[Name, Tag("~id")] | Annotated[HistoryEvent, Tag("~event")], Discriminator(_tag({str: "~id"}, "~event"))
+    Annotated[Name, Tag("~id")] | Annotated[HistoryEvent, Tag("~event")], Discriminator(by_type({str: "~id"}, "~event"))
 ]
 
 
-class RecommendRequest(_In):
+class RecommendRequest(Body):
     """POST /recommend."""
 
     user_id: Name | None = None
@@ -64,37 +47,6 @@ class RecommendRequest(_In):
         return RecommendQuery(
             self.user_id, history, self.num_results, self.exclude_seen, tuple(self.exclude_item_ids), self.timeout_ms
         )
-
-
-AttributeText = Annotated[str, Field(max_length=4000)]
-Attribute = Annotated[
-    Annotated[AttributeText, Tag("~text")]
-    | Annotated[bool, Tag("~flag")]
-    | Annotated[Annotated[int, Field(ge=-(2**53), le=2**53)], Tag("~integer")]
-    | Annotated[FiniteFloat, Tag("~number")]
-    | Annotated[Annotated[list[AttributeText], Field(max_length=100)], Tag("~list")],
-    Discriminator(_tag({bool: "~flag", int: "~integer", float: "~number", list: "~list"}, "~text")),
-]
-
-
-class ItemIn(_In):
-    """One item of POST /items."""
-
-    item_id: Name
-    title: Text
-    description: Text = ""
-    attributes: Annotated[dict[Name, Attribute], Field(max_length=100)] = {}
-
-    def record(self) -> ItemRecord:
-        """The catalogue's form."""
-        return ItemRecord(self.item_id, self.title, self.description, self.attributes)
-
-
-ItemsBody = Annotated[
-    Annotated[ItemIn, Tag("~one")]
-    | Annotated[Annotated[list[ItemIn], Field(min_length=1, max_length=MAX_BATCH)], Tag("~many")],
-    Discriminator(_tag({list: "~many"}, "~one")),
-]
 
 
 class RecommendedItemOut(BaseModel):
@@ -120,38 +72,6 @@ class RecommendResponse(BaseModel):
     took_ms: float
 
 
-class NeighbourOut(BaseModel):
-    """A trained item near a posted one."""
-
-    item_id: str
-    title: str
-    similarity: float
-
-
-class GroundingOut(BaseModel):
-    """What a posted item resembles."""
-
-    neighbours: list[NeighbourOut]
-    confidence: float
-
-
-class ItemOut(BaseModel):
-    """What became of one posted item."""
-
-    item_id: str
-    result: Literal["created", "updated", "unchanged", "rejected"]
-    semantic_id: list[int] | None = None
-    collides_with: str | None = None
-    grounding: GroundingOut | None = None
-    reason: str | None = None
-
-
-class ItemsResponse(BaseModel):
-    """Answer of POST /items, in the order of the request."""
-
-    items: list[ItemOut]
-
-
 class ModelResponse(BaseModel):
     """Answer of GET /model."""
 
@@ -165,15 +85,3 @@ class ModelResponse(BaseModel):
     exclude_seen: bool
     data: str
     metrics: dict[str, Any]
-
-
-def item_answer(item: IngestedItem) -> dict[str, Any]:
-    """One `ItemOut`; what does not apply is left out."""
-    answer: dict[str, Any] = {"item_id": item.item_id, "result": item.result, "semantic_id": item.semantic_id}
-    if item.collides_with is not None:
-        answer["collides_with"] = item.collides_with
-    if item.grounding is not None:
-        answer["grounding"] = {"neighbours": item.grounding.neighbours, "confidence": item.grounding.confidence}
-    if item.reason is not None:
-        answer["reason"] = item.reason
-    return answer
