@@ -1,6 +1,5 @@
 """Small real checkpoints, made in a second: a random backbone of any family, random SIDs, a memory that matters."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,13 +8,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
+from loadtest.synthetic_checkpoint import (
+    Backbone,
+    MemorySize,
+    manifest_fields,
+    write_language_model,
+    write_memory,
+)
 from service.model.checkpoint import (
-    PREFIX_MEMORY,
     QUANTIZER,
     CatalogTensors,
     Checkpoint,
@@ -24,7 +25,6 @@ from service.model.checkpoint import (
     seal,
     write_catalog,
 )
-from service.model.prefix_memory import PrefixMemory, PrefixMemoryConfig
 from service.model.quantizer import ResidualQuantizer
 from service.model.semantic_ids import SidSpace
 
@@ -51,15 +51,26 @@ class Shape:
 
 def build(folder: Path, shape: Shape = Shape()) -> Checkpoint:
     """Write a servable checkpoint of ``shape`` into an empty folder and open it."""
-    torch.manual_seed(shape.seed)
     space = SidSpace(shape.levels, shape.codes, TEXT_WORDS)
-    vocabulary = -(-space.end_token_id // 64) * 64
     folder.mkdir(parents=True, exist_ok=True)
-    architecture = _write_lm(folder / "lm", shape, space, vocabulary)
+    lm = write_language_model(folder / "lm", _backbone(shape), space)
+    # sampling defaults that would cut nearly all legal codes away, were anybody to follow them (MiniOneRec PR 57)
+    (folder / "lm/generation_config.json").write_text('{"do_sample": true, "top_k": 1, "top_p": 0.01}')
     codes_NL = distinct_codes(shape)
-    memory = _write_memory(folder, shape, space, codes_NL) if shape.memory else None
+    size = MemorySize(heads=2, width=16, max_rows=64)
+    memory = write_memory(folder, size, space, shape.hidden, codes_NL, shape.seed) if shape.memory else None
     _write_items(folder, shape, codes_NL)
-    seal(folder, _manifest(shape, space, vocabulary, architecture, memory))
+    fields = manifest_fields(
+        space,
+        lm,
+        memory,
+        prefix_ids=(1, 5, 9),
+        max_items=shape.max_items,
+        items=shape.items,
+        embedding_width=EMBEDDING_WIDTH,
+        exclude_seen=shape.exclude_seen,
+    )
+    seal(folder, fields)
     return open_checkpoint(folder)
 
 
@@ -70,45 +81,22 @@ def distinct_codes(shape: Shape) -> NDArray[np.int64]:
     return random.permutation(found)[: shape.items]
 
 
-def _write_lm(folder: Path, shape: Shape, space: SidSpace, vocabulary: int) -> str:
+def _backbone(shape: Shape) -> Backbone:
     options: dict[str, Any] = {"head_dim": 32} if shape.family != "qwen2" else {}
-    config = AutoConfig.for_model(
-        shape.family,
-        vocab_size=vocabulary,
-        hidden_size=shape.hidden,
-        intermediate_size=2 * shape.hidden,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.hidden // 32,
-        num_key_value_heads=1,
-        max_position_embeddings=256,
-        tie_word_embeddings=shape.tied,
-        initializer_range=0.15,
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=0,
-        **options,
-    )
-    model = AutoModelForCausalLM.from_config(config).float()  # type: ignore[no-untyped-call]
-    model.save_pretrained(folder)
-    # sampling defaults that would cut nearly all legal codes away, were anybody to follow them (MiniOneRec PR 57)
-    (folder / "generation_config.json").write_text('{"do_sample": true, "top_k": 1, "top_p": 0.01}')
-    words = {f"w{number}": number for number in range(TEXT_WORDS)}
-    words |= {token: TEXT_WORDS + row for row, token in enumerate(space.token_strings())}
-    tokenizer = Tokenizer(WordLevel(words, unk_token="w0"))
-    tokenizer.pre_tokenizer = Whitespace()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="w0")  # type: ignore[no-untyped-call]
-    fast.save_pretrained(folder)
-    return str(model.config.architectures[0] if model.config.architectures else type(model).__name__)
-
-
-def _write_memory(folder: Path, shape: Shape, space: SidSpace, codes_NL: NDArray[np.int64]) -> PrefixMemoryConfig:
-    config = PrefixMemoryConfig.sized(space, orders=shape.levels, heads=2, width=16, max_rows=64)
-    memory = PrefixMemory(config, shape.hidden)
-    memory.reset_tables(std=1.0, seed=shape.seed)
-    torch.nn.init.normal_(memory.w_out.weight, std=0.2)
-    memory.count_touches(torch.from_numpy(codes_NL))
-    save_file(memory.state_dict(), folder / PREFIX_MEMORY)
-    return config
+    config = {
+        "hidden_size": shape.hidden,
+        "intermediate_size": 2 * shape.hidden,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.hidden // 32,
+        "num_key_value_heads": 1,
+        "max_position_embeddings": 256,
+        "tie_word_embeddings": shape.tied,
+        "initializer_range": 0.15,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": 0,
+    }
+    return Backbone(shape.family, TEXT_WORDS, config | options, seed=shape.seed)
 
 
 def _write_items(folder: Path, shape: Shape, codes_NL: NDArray[np.int64]) -> None:
@@ -121,48 +109,3 @@ def _write_items(folder: Path, shape: Shape, codes_NL: NDArray[np.int64]) -> Non
     items = [ItemRecord(f"item-{n}", f"Title {n}", "", {"year": 1990 + n}) for n in range(shape.items)]
     popularity = np.arange(shape.items, 0, -1, dtype=np.int64)
     write_catalog(folder, items, CatalogTensors(codes_NL, embedding, popularity))
-
-
-def _manifest(
-    shape: Shape, space: SidSpace, vocabulary: int, architecture: str, memory: PrefixMemoryConfig | None
-) -> dict[str, Any]:
-    return {
-        "created_at": "2026-01-01T00:00:00Z",
-        "sid": {
-            "levels": space.levels,
-            "codes": space.codes,
-            "first_token_id": space.first_token_id,
-            "collision_policy": "reassign",
-            "collision_rate": 0.0,
-        },
-        "prompt": {"prefix_ids": [1, 5, 9], "max_items": shape.max_items},
-        "prefix_memory": None
-        if memory is None
-        else {
-            "heads": memory.heads,
-            "width": memory.width,
-            "rows": memory.rows,
-            "inject_levels": memory.inject_levels,
-            "seed": memory.seed,
-        },
-        "lm": {
-            "architecture": architecture,
-            "vocab_size": vocabulary,
-            "hidden_size": shape.hidden,
-            "num_layers": shape.layers,
-            "dtype": "float32",
-        },
-        "embedding": {"width": EMBEDDING_WIDTH, "max_tokens": 32},
-        "smoothing": {"temperature": 0.1, "boost": 1.0},
-        "serving": {"beam_width": 20, "exclude_seen": shape.exclude_seen},
-        "data": {
-            "name": "tiny",
-            "fingerprint": "0" * 64,
-            "num_items": shape.items,
-            "num_users": 0,
-            "num_interactions": 0,
-            "license_note": "made up",
-        },
-        "recipe": json.loads("{}"),
-        "metrics": {},
-    }
