@@ -23,12 +23,17 @@ class _Part(BaseModel):
 
 
 class DataRecipe(_Part):
-    """Where items and interactions come from."""
+    """Where items and interactions come from.
+
+    ``hold_out`` is the share of items kept out of the whole run, to measure and calibrate items newer than the model.
+    """
 
     source: str = "movielens-100k"
     items: Path | None = None
     interactions: Path | None = None
     on_defect: Literal["refuse", "skip"] = "refuse"
+    hold_out: float = Field(default=0.0, ge=0, lt=1)
+    hold_out_by: Literal["random", "newest"] = "random"
 
 
 class EmbeddingRecipe(_Part):

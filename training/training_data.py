@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from training.config import Recipe
 from training.data import Dataset, Split, leave_last_out, load, popularity
+from training.data.hold_out import held_out_items, without_items
 from training.errors import DataError, RecipeError
 from training.grounding.registry import objective
 from training.progress import Reporter
@@ -31,14 +32,11 @@ class TrainingData:
             DataError: it cannot be used.
             RecipeError: the recipe asks for what this data cannot give, or for a grounding option that is none.
         """
-        part = recipe.data
-        dataset = load(
-            part.source,
-            cache_dir=cache_dir,
-            items=part.items,
-            interactions=part.interactions,
-            on_defect=part.on_defect,
-        )
+        dataset = read_dataset(recipe, cache_dir)
+        if recipe.data.hold_out:
+            part = recipe.data
+            dropped = held_out_items(dataset, part.hold_out, part.hold_out_by, recipe.seed)
+            dataset = without_items(dataset, dropped)
         check_size(recipe, len(dataset.items))
         objective(recipe.grounding.objective, **recipe.grounding.options)  # a misspelt option is found out now
         return cls.from_dataset(dataset)
@@ -74,6 +72,22 @@ class TrainingData:
         reporter.say(f"data: {dataset.license_note}")
         if dataset.defects.total:
             reporter.say(f"data: left out {dataset.defects.summary()}")
+
+
+def read_dataset(recipe: Recipe, cache_dir: Path) -> Dataset:
+    """The recipe's source as a whole, held-out items included.
+
+    Raises:
+        DataError: it cannot be used.
+    """
+    part = recipe.data
+    return load(
+        part.source,
+        cache_dir=cache_dir,
+        items=part.items,
+        interactions=part.interactions,
+        on_defect=part.on_defect,
+    )
 
 
 def check_size(recipe: Recipe, items: int) -> None:
