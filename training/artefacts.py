@@ -5,7 +5,7 @@ Safetensors and JSON only. It knows neither the order of the stages nor when one
 Shapes: N items, L levels, K codes, E embedding width, D model width.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from training.config import MemoryRecipe, Recipe
 from training.embed import embed_items
 from training.fit_semantic_ids import fit_semantic_ids
 from training.grounding.base import GroundingContext, GroundingResult
+from training.grounding.diagnostics import row_diagnostics
 from training.grounding.registry import objective
 from training.prefix_memory.classification import pretrain_classification
 from training.progress import Reporter
@@ -34,6 +35,7 @@ CODES = "codes.safetensors"
 QUANTIZER = "quantizer.safetensors"
 ROWS = "rows.safetensors"
 MEMORY = "memory.safetensors"
+DIAGNOSTICS = "diagnostics.json"
 
 
 def write_data(folder: Path, data: TrainingData) -> None:
@@ -111,7 +113,18 @@ def write_rows(
     save_file({name: tensor.detach().contiguous() for name, tensor in rows.items()}, folder / ROWS)
     told = ("samples", "steps", "wall_seconds", "cpu_seconds", "losses")
     write_json(folder / "grounding.json", {"objective": part.objective} | {n: getattr(result, n) for n in told})
+    start = result.sid_rows if result.start_rows is None else result.start_rows
+    write_diagnostics(folder, context, {"start": start, "grounded": result.sid_rows})
     return result
+
+
+def write_diagnostics(folder: Path, context: GroundingContext, rows: Mapping[str, Tensor]) -> None:
+    """What rows float [L * K, D] look like, by the moment they are of."""
+    described = {
+        moment: row_diagnostics(rows_ND, context.space, context.vocabulary_VD, context.codebooks_LKE)
+        for moment, rows_ND in rows.items()
+    }
+    write_json(folder / DIAGNOSTICS, described)
 
 
 def read_rows(folder: Path) -> tuple[Tensor, Tensor | None]:

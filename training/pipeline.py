@@ -88,8 +88,7 @@ class Pipeline:
         """Stage grounding."""
 
         def make(folder: Path) -> None:
-            backbone, space = self.load_backbone(self.recipe.grounding.layers)
-            context = GroundingContext(backbone, space, self.codes_NL, texts(self.data.dataset.items), self.recipe.seed)
+            context = self._grounding_context(*self.load_backbone(self.recipe.grounding.layers))
             state_file = self.run.state_file("grounding")
             artefacts.write_rows(folder, self.recipe, context, state_file, self.run.reporter)
 
@@ -113,10 +112,13 @@ class Pipeline:
         upstream = [self.grounded] + ([self.remembered] if self.recipe.prefix_memory.enabled else [])
 
         def make(folder: Path) -> None:
-            model = self._parts().assemble()
+            parts = self._parts()
+            model = parts.assemble()
             result = train_next_item(model, self.recipe, self.data, self.codes_NL, self.run)
             save_weights(model, folder)
             write_json(folder / "finetune.json", result)
+            context = self._grounding_context(parts.backbone, parts.space)
+            artefacts.write_diagnostics(folder, context, {"finetuned": model.sid_rows})
 
         more = {name: getattr(self.recipe, name).model_dump(mode="json") for name in ("backbone", "prompt")}
         more["upstream"] = [stage.fingerprint for stage in upstream]
@@ -212,6 +214,11 @@ class Pipeline:
         part = self.recipe.prefix_memory
         memory = artefacts.read_memory(self.remembered.folder, part, space) if part.enabled else None
         return ModelParts(backbone, space, prefix, rows, head, memory)
+
+    def _grounding_context(self, backbone: Backbone, space: SidSpace) -> GroundingContext:
+        codebooks_LKE = artefacts.read_quantizer(self.identified.folder).codebooks_LKD.numpy()
+        items = texts(self.data.dataset.items)
+        return GroundingContext(backbone, space, self.codes_NL, items, self.recipe.seed, codebooks_LKE)
 
     def _costs(self) -> dict[str, Any]:
         grounding = self.grounded.read_json("grounding.json")["cpu_seconds"]

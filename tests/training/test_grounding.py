@@ -1,5 +1,7 @@
 """Grounding makes distinct, meaningful rows for new tokens, moves nothing else, and resumes exactly."""
 
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ from training.backbone import Backbone, add_sid_tokens
 from training.errors import RecipeError, ResumeError
 from training.grounding import lm
 from training.grounding.base import GroundingContext, GroundingResult
+from training.grounding.keywords import typical_tokens
 from training.grounding.registry import objective
 from training.grounding.templates import PairMaker
 
@@ -23,7 +26,8 @@ def context(made: Backbone | None = None, seed: int = 0) -> GroundingContext:
     made = made or backbone()
     space = add_sid_tokens(made, LEVELS, CODES)
     codes_NL = np.array([[kind, number] for kind in range(4) for number in range(4)])
-    return GroundingContext(made, space, codes_NL, TEXTS, seed)
+    codebooks_LKE = np.random.default_rng(1).normal(size=(LEVELS, CODES, 6)).astype(np.float32)
+    return GroundingContext(made, space, codes_NL, TEXTS, seed, codebooks_LKE)
 
 
 def ground(
@@ -32,7 +36,7 @@ def ground(
     return objective("lm", steps=steps, batch_size=8, **options).ground(given, state_file=state_file)
 
 
-@pytest.mark.parametrize("name", ["mean", "regression", "lm"])
+@pytest.mark.parametrize("name", ["mean", "random", "codebook", "keywords", "regression", "lm"])
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gemma"])
 @pytest.mark.parametrize("tied", [True, False])
 def test_only_new_rows_come_out_and_the_backbone_is_bit_equal(name: str, family: str, tied: bool) -> None:
@@ -151,7 +155,43 @@ def test_a_sid_token_in_a_text_stays_text_in_the_prompts() -> None:
 
 
 def test_unknown_objectives_and_options_are_refused() -> None:
-    with pytest.raises(RecipeError, match="choose lm, mean, regression"):
+    with pytest.raises(RecipeError, match="choose lm, regression, mean, random, codebook, keywords"):
         objective("magic")
     with pytest.raises(RecipeError, match="stepz"):
         objective("lm", stepz=3)
+
+
+def test_random_rows_have_the_vocabularys_mean_and_covariance() -> None:
+    given = context()
+    space = type(given.space)(2, 4000, given.space.first_token_id)
+    vocabulary = given.vocabulary_VD.float()
+    rows = objective("random").ground(replace(given, space=space)).sid_rows
+    assert torch.allclose(rows.mean(0), vocabulary.mean(0), atol=0.01)
+    assert torch.allclose(torch.cov(rows.T), torch.cov(vocabulary.T, correction=0), atol=0.002)
+
+
+def test_codebook_rows_keep_the_distances_between_codes() -> None:
+    given = context()
+    rows_LKD = objective("codebook").ground(given).sid_rows.view(LEVELS, CODES, WIDTH)
+    assert given.codebooks_LKE is not None
+    for rows_KD, book_KE in zip(rows_LKD, torch.from_numpy(given.codebooks_LKE), strict=True):
+        ratio = torch.pdist(rows_KD) / torch.pdist(book_KE)
+        assert torch.allclose(ratio, ratio.mean().expand_as(ratio), rtol=1e-4)
+
+
+def test_codebook_rows_need_a_codebook_that_fits() -> None:
+    wide = np.zeros((LEVELS, CODES, WIDTH + 1), np.float32)
+    for codebooks_LKE in (None, wide):
+        with pytest.raises(RecipeError, match=f"width <= {WIDTH}"):
+            objective("codebook").ground(replace(context(), codebooks_LKE=codebooks_LKE))
+
+
+def test_keywords_are_what_a_code_has_and_others_do_not() -> None:
+    overall = Counter({1: 4, 2: 2, 3: 1, 4: 4})
+    assert typical_tokens([[1, 2, 4], [1, 2, 3]], overall, 4, 8) == [2, 3]
+    given = context()
+    rows = objective("keywords", words=1).ground(given).sid_rows
+    vocabulary = given.vocabulary_VD.float()
+    nearest = torch.cdist(rows[:4], vocabulary).argmin(1)  # one letter that only "boat", "lamp", "tree", "fork" has
+    letters = [str(given.backbone.tokenizer.convert_ids_to_tokens(int(token))) for token in nearest]
+    assert all(letter in kind for letter, kind in zip(letters, ("boat", "lamp", "tree", "fork"), strict=True))

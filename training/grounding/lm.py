@@ -71,7 +71,8 @@ class _Run:
         self._clock = Clock()
         self._pairs = PairMaker.of(context.backbone, context.space, context.texts, options.max_text_tokens)
         self._codes_NL = torch.from_numpy(context.codes_NL)
-        start = _start_rows(context, options).to(context.vocabulary_VD.dtype)
+        self._start_rows = _start_rows(context, options)
+        start = self._start_rows.to(context.vocabulary_VD.dtype)
         head = None if context.tied else start.clone()
         self._model = GroundedLM(context.backbone.model, context.space, (0,), start, head)
         trained = [rows for rows in (self._model.sid_rows, self._model.sid_head) if rows is not None]
@@ -105,6 +106,7 @@ class _Run:
             steps,
             *self._clock.read(),
             self.losses,
+            self._start_rows,
         )
 
     def _sid_loss(self, items: list[int], template: int) -> Tensor:

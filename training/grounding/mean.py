@@ -6,7 +6,7 @@ Without noise all rows of a level are equal, and only their different targets pu
 from dataclasses import dataclass
 from pathlib import Path
 
-from training.grounding.base import Clock, GroundingContext, GroundingResult, noisy_mean
+from training.grounding.base import Clock, GroundingContext, GroundingResult, noisy_mean, start_only
 from training.progress import Progress, silent
 
 
@@ -22,5 +22,4 @@ class Mean:
         """See `Objective.ground`; there is nothing to resume."""
         clock = Clock()
         rows = noisy_mean(context.vocabulary_VD, context.space.num_tokens, self.noise, context.seed)
-        wall, cpu = clock.read()
-        return GroundingResult(rows, None if context.tied else rows.clone(), wall_seconds=wall, cpu_seconds=cpu)
+        return start_only(rows, context, clock)

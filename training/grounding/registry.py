@@ -4,11 +4,21 @@ from typing import Any
 
 from training.errors import RecipeError
 from training.grounding.base import Objective
+from training.grounding.codebook import Codebook
+from training.grounding.keywords import Keywords
 from training.grounding.lm import LanguageModelling
 from training.grounding.mean import Mean
+from training.grounding.random import Random
 from training.grounding.regression import Regression
 
-OBJECTIVES: dict[str, type[Any]] = {"lm": LanguageModelling, "mean": Mean, "regression": Regression}
+OBJECTIVES: dict[str, type[Any]] = {
+    "lm": LanguageModelling,
+    "regression": Regression,
+    "mean": Mean,
+    "random": Random,
+    "codebook": Codebook,
+    "keywords": Keywords,
+}
 
 
 def objective(name: str, **options: Any) -> Objective:

@@ -12,7 +12,14 @@ import torch
 from torch import Tensor
 
 from training.embed import Pooling, embed_with_backbone
-from training.grounding.base import Clock, GroundingContext, GroundingResult, noisy_mean
+from training.grounding.base import (
+    Clock,
+    GroundingContext,
+    GroundingResult,
+    noisy_mean,
+    start_only,
+    vocabulary_radius,
+)
 from training.progress import Progress, silent
 
 
@@ -41,16 +48,14 @@ class Regression:
         encoding_ND = torch.from_numpy(encoding)
         # hidden states of a language model point much the same way; what tells items apart is around their mean
         rows = code_means(encoding_ND - encoding_ND.mean(0), context, self.scale)
-        head = None if context.tied else rows.clone()
-        wall, cpu = clock.read()
-        return GroundingResult(rows, head, samples=len(context.texts), wall_seconds=wall, cpu_seconds=cpu)
+        return start_only(rows, context, clock, samples=len(context.texts))
 
 
 def code_means(encoding_ND: Tensor, context: GroundingContext, scale: float = 1.0) -> Tensor:
     """Mean encoding per token, each level at ``scale`` times the vocabulary's spread, float32 [L * K, D]."""
     space, vocabulary_VD = context.space, context.vocabulary_VD.float()
     centre_D = vocabulary_VD.mean(0)
-    norm = scale * float((vocabulary_VD - centre_D).norm(dim=1).mean())
+    norm = scale * vocabulary_radius(vocabulary_VD)
     rows = noisy_mean(vocabulary_VD, space.num_tokens, 0.01, context.seed)
     for level in range(space.levels):
         code_N = torch.from_numpy(context.codes_NL[:, level])
