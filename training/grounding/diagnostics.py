@@ -49,8 +49,9 @@ def row_diagnostics(
 
 def singular_shares(rows: Tensor) -> Tensor:
     """Singular values of the rows around their mean, as shares of their sum, descending."""
-    values = torch.linalg.svdvals(rows - rows.mean(0))
-    return values / values.sum().clamp(min=1e-12)
+    values: Tensor = torch.linalg.svdvals(rows - rows.mean(0))
+    shares: Tensor = values / values.sum().clamp(min=1e-12)
+    return shares
 
 
 def effective_rank(shares: Tensor) -> float:
