@@ -1,0 +1,63 @@
+// Why an item was recommended: how likely each code of its semantic ID was, and which history items share its prefix.
+
+import { el, said } from "./dom.js";
+import { titleOf } from "./item_titles.js";
+import { bar } from "./semantic_id.js";
+
+const SHOWN_ITEMS = 5;
+
+/** The panel under one recommendation. */
+export function explanationOf(item) {
+  const { explanation } = item;
+  if (!explanation) {
+    const why = item.source === "fallback"
+      ? "A popular item: the model was not asked, so there are no levels to show."
+      : "The service gave no explanation for this item.";
+    return el("p", { class: "hint" }, why);
+  }
+  return el("div", { class: "explanation" }, levels(item, explanation), relatives(item, explanation));
+}
+
+function levels(item, explanation) {
+  const scores = explanation.level_scores ?? [];
+  if (scores.length === 0) return null;
+  const rows = scores.map((score, level) =>
+    el(
+      "tr",
+      {},
+      el("th", { scope: "row" }, `Level ${level + 1}`),
+      el("td", {}, el("span", { class: `code level-${level % 4}` }, String(item.semantic_id[level]))),
+      el("td", { class: "wide" }, bar(Math.exp(score))),
+      el("td", { class: "number" }, percent(Math.exp(score))),
+      el("td", { class: "number" }, score.toFixed(2)),
+    ),
+  );
+  const head = ["Level", "Code", "", "Probability", "Log"].map((word) => el("th", { scope: "col" }, word));
+  const caption = el("caption", {}, "How likely each code was, given the history and the codes before it");
+  return el("table", { class: "levels" }, caption, el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows));
+}
+
+function relatives(item, explanation) {
+  const found = explanation.history ?? [];
+  const total = item.semantic_id.length;
+  if (found.length === 0) return el("p", { class: "hint" }, "No item of the history begins with the same code.");
+  const shown = found.slice(0, SHOWN_ITEMS).map((one) =>
+    el(
+      "li",
+      {},
+      said(one.title || titleOf(one.item_id)),
+      el("span", { class: "hint" }, ` shares ${one.shared_levels} of ${total} codes`),
+    ),
+  );
+  const rest = found.length - shown.length;
+  return el(
+    "div",
+    {},
+    el("h3", {}, "Closest items of the history"),
+    el("ul", { class: "relatives" }, shown, rest > 0 && el("li", { class: "hint" }, `and ${rest} more`)),
+  );
+}
+
+function percent(share) {
+  return share >= 0.001 ? `${(100 * share).toFixed(1)} %` : "< 0.1 %";
+}
