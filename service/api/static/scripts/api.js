@@ -41,7 +41,7 @@ export const remove = (path) => call("DELETE", path, {});
 export const segment = (id) => encodeURIComponent(id);
 
 async function call(method, path, { query = {}, body, signal }) {
-  const url = new URL(path, base);
+  const url = new URL(`./${path}`, base); // "./", because "users:sample" would be a scheme
   for (const [name, value] of Object.entries(query)) {
     if (value !== undefined && value !== null && value !== "") url.searchParams.set(name, value);
   }
