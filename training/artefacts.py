@@ -21,6 +21,7 @@ from service.model.semantic_ids import SidSpace
 from training.behaviour import fit_with_behaviour
 from training.config import MemoryRecipe, Recipe
 from training.embed import embed_items
+from training.evaluate import Ranks
 from training.fit_semantic_ids import fit_semantic_ids
 from training.grounding.base import GroundingContext, GroundingResult
 from training.grounding.diagnostics import row_diagnostics
@@ -36,6 +37,7 @@ QUANTIZER = "quantizer.safetensors"
 ROWS = "rows.safetensors"
 MEMORY = "memory.safetensors"
 DIAGNOSTICS = "diagnostics.json"
+RANKS = "ranks.safetensors"
 
 
 def write_data(folder: Path, data: TrainingData) -> None:
@@ -174,6 +176,21 @@ def read_memory(folder: Path, part: MemoryRecipe, space: SidSpace) -> PrefixMemo
     memory = PrefixMemory(memory_config(part, space), len(stored["w_out.weight"]))
     memory.load_state_dict(stored)
     return memory
+
+
+def write_ranks(folder: Path, ranks: Ranks) -> None:
+    """Each test user's target rank by way and recommender, so that runs can be compared in pairs."""
+    tensors = {
+        f"{way}/{name}": torch.from_numpy(rank_U)
+        for way, by_name in ranks.by_way.items()
+        for name, rank_U in by_name.items()
+    }
+    save_file(tensors, folder / RANKS)
+
+
+def read_ranks(folder: Path) -> dict[str, NDArray[np.int64]]:
+    """Int64 [U] by ``way/name``."""
+    return {name: tensor.numpy() for name, tensor in load_file(folder / RANKS).items()}
 
 
 def _shares(values: Sequence[float]) -> str:

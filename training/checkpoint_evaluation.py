@@ -10,7 +10,7 @@ from service.model.checkpoint import Checkpoint, open_checkpoint
 from service.model.grounded_lm import load_grounded_lm
 from training.config import Recipe, parse_recipe, with_overrides
 from training.errors import DataError
-from training.evaluate import Evaluation, sample, standard_baselines, tables
+from training.evaluate import Evaluation, baselines_of, sample, tables
 from training.progress import Reporter
 from training.recommender import BeamRecommender
 from training.trained_model import torch_dtype
@@ -34,8 +34,9 @@ def evaluate_checkpoint(
     data.describe(reporter)
     examples = sample(data.split.test, recipe.evaluate.max_users, recipe.seed)
     embedding_NE = checkpoint.catalog_tensors().embedding_NE
-    baselines = standard_baselines(data.split, data.popularity_N, embedding_NE)
-    evaluation = Evaluation(examples, baselines, recipe.evaluate, recipe.seed)
+    names = recipe.evaluate.baselines
+    baselines = baselines_of(names, data.split, data.popularity_N, embedding_NE, recipe.seed)
+    evaluation = Evaluation(examples, baselines, recipe.evaluate, recipe.seed, data.popularity_N)
     report = evaluation.measure(_recommender(checkpoint, recipe), reporter)
     return report | {"model_version": checkpoint.manifest.model_version}, tables(report, recipe.evaluate.ks)
 

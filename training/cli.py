@@ -151,3 +151,31 @@ def inspect(
     figures, shown = sid_statistics(checkpoint)
     reporter.show(shown)
     _print(figures, json_file)
+
+
+@app.command()
+@_one_line_errors
+def experiment(
+    name: Annotated[str, typer.Argument(help="An experiment's name, or its TOML file.")],
+    out: Annotated[Path, typer.Option(help="The experiment's folder; a stopped one goes on where it was.")],
+    arms: Annotated[list[str] | None, typer.Option("--arm", help="Only these arms. Repeatable.")] = None,
+    seeds: Annotated[list[int] | None, typer.Option("--seed", help="Only these seeds. Repeatable.")] = None,
+    settings: Settings = None,
+    results: Annotated[
+        Path | None, typer.Option(help="Write table (.md), figures (.json) and plot (.svg) here.")
+    ] = None,
+    cache_dir: CacheDir = CACHE_DIR,
+    json_file: Json = None,
+) -> None:
+    """Train and compare an experiment's arms over its seeds; every run writes its row as it ends."""
+    from training.experiments.experiment import load_experiment
+    from training.experiments.results import write_results
+    from training.experiments.run import ExperimentRun
+
+    more = tuple(settings or ())
+    reporter = Reporter()
+    wanted = load_experiment(name, more)
+    run = ExperimentRun(wanted, out, cache_dir.expanduser(), reporter, more)
+    rows = run.run(arms or (), seeds or ())
+    summary = write_results(run, rows, results)
+    _print({"experiment": name, "rows": len(rows), "arms": summary}, json_file)

@@ -111,12 +111,17 @@ class FinetuneRecipe(_Part):
 
 
 class EvaluateRecipe(_Part):
-    """What is measured."""
+    """What is measured, and beside which other recommenders; those that must be trained first cost minutes."""
 
-    beam_width: int = Field(default=50, ge=1, le=512)
-    ks: tuple[int, ...] = (1, 5, 10, 20, 50)
+    beam_width: int = Field(default=100, ge=1, le=512)
+    ks: tuple[int, ...] = (1, 5, 10, 20, 50, 100)
     bootstrap_samples: int = Field(default=1000, ge=100)
     max_users: int | None = Field(default=None, ge=1)
+    baselines: tuple[Literal["popularity", "co_occurrence", "text_neighbours", "sasrec"], ...] = (
+        "popularity",
+        "co_occurrence",
+        "text_neighbours",
+    )
 
 
 class ServingRecipe(_Part):

@@ -1,12 +1,13 @@
 """Evaluation of a model and of the simple baselines on the same held-out items, with and without seen items.
 
 A hit is the held-out item itself. Every figure that is compared carries a bootstrap interval over users, and ours minus
-a baseline is resampled in pairs. It takes recommendations from a `BeamRecommender` and knows nothing of training.
+a baseline is resampled in pairs. Everything follows from each user's target rank, which is kept, so that runs can be
+compared in pairs later. It takes recommendations from a `BeamRecommender` and knows nothing of training.
 
 Shapes: U users, N items, E embedding width.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,61 +21,111 @@ from training.config import EvaluateRecipe
 from training.data import Example, Split
 from training.metrics import gains, hits, summary, target_ranks
 from training.progress import Reporter
-from training.recommender import BeamRecommender
+from training.recommender import BeamRecommender, Recommended
+from training.sasrec import SasRecOptions, train_sasrec
 
 OURS = "ours"
+WAYS = {"seen_excluded": True, "seen_included": False}
+BANDS = ("rare", "medium", "popular")
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """0-based target ranks int64 [U] by way and recommender, and what the lists were like over both ways.
+
+    ``illegal_rate`` is the share of answered SIDs that name no item, ``distinct_rate`` the smallest share of distinct
+    items in the lists.
+    """
+
+    by_way: Mapping[str, Mapping[str, NDArray[np.int64]]]
+    illegal_rate: float
+    distinct_rate: float
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What is measured on: held-out examples, the baselines that compete, the recipe's options."""
+    """What is measured on: held-out examples, the baselines that compete, the recipe's options.
+
+    ``popularity_N`` int64 [N] are training events per item; with them the report tells rare from popular targets.
+    """
 
     examples: Sequence[Example]
     baselines: Mapping[str, Scorer]
     options: EvaluateRecipe
     seed: int
+    popularity_N: NDArray[np.int64] | None = None
 
     def measure(self, recommender: BeamRecommender, reporter: Reporter) -> dict[str, Any]:
         """Everything, as plain data for JSON."""
-        report: dict[str, Any] = {"users": len(self.examples), "beam_width": self.options.beam_width}
-        for name, exclude_seen in (("seen_excluded", True), ("seen_included", False)):
-            report[name] = self._one_way(recommender, exclude_seen, report, reporter)
-        return report
+        return self.report(self.ranks(recommender, reporter))
 
-    def _one_way(
-        self, recommender: BeamRecommender, exclude_seen: bool, report: dict[str, Any], reporter: Reporter
-    ) -> dict[str, Any]:
+    def ranks(self, recommender: BeamRecommender, reporter: Reporter) -> Ranks:
+        """Let ours and the baselines recommend, without and with seen items."""
+        by_way: dict[str, dict[str, NDArray[np.int64]]] = {}
+        illegal, distinct = [], []
+        for way, exclude_seen in WAYS.items():
+            ours = self._recommended(recommender, exclude_seen, reporter)
+            slots = max(1, sum(len(items) for items in ours.items))
+            illegal.append(ours.illegal / (slots + ours.illegal))
+            distinct.append(sum(len(set(items)) for items in ours.items) / slots)
+            by_way[way] = {OURS: self._target_ranks(ours.items)} | {
+                name: self._target_ranks(self._ranked(scorer, exclude_seen)) for name, scorer in self.baselines.items()
+            }
+        return Ranks(by_way, max(illegal), min(distinct))
+
+    def report(self, ranks: Ranks) -> dict[str, Any]:
+        """Figures with intervals, by way."""
+        head: dict[str, Any] = {"users": len(self.examples), "beam_width": self.options.beam_width}
+        head |= {"illegal_rate": ranks.illegal_rate, "distinct_rate": ranks.distinct_rate}
+        return head | {way: self._figures(rank_U) for way, rank_U in ranks.by_way.items()} | self._popularity(ranks)
+
+    def _recommended(self, recommender: BeamRecommender, exclude_seen: bool, reporter: Reporter) -> Recommended:
         label = "evaluate, seen items " + ("excluded" if exclude_seen else "included")
         with reporter.task(label) as progress:
             histories = [example.history for example in self.examples]
-            ours = recommender.recommend(histories, exclude_seen=exclude_seen, progress=progress)
-        self._count(ours.items, ours.illegal, report)
-        lists = {OURS: ours.items} | {
-            name: rank(scorer, self.examples, length=max(self.options.ks), exclude_seen=exclude_seen)
-            for name, scorer in self.baselines.items()
-        }
-        targets = [example.target for example in self.examples]
-        rank_U = {name: target_ranks(items, targets) for name, items in lists.items()}
+            return recommender.recommend(histories, exclude_seen=exclude_seen, progress=progress)
+
+    def _ranked(self, scorer: Scorer, exclude_seen: bool) -> list[list[int]]:
+        return rank(scorer, self.examples, length=max(self.options.ks), exclude_seen=exclude_seen)
+
+    def _target_ranks(self, lists: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+        return target_ranks(lists, [example.target for example in self.examples])
+
+    def _figures(self, rank_U: Mapping[str, NDArray[np.int64]]) -> dict[str, Any]:
         measured: dict[str, Any] = {name: self._row(ranks) for name, ranks in rank_U.items()}
         for name in self.baselines:
             measured[f"{OURS}_minus_{name}"] = self._difference(rank_U[OURS], rank_U[name])
         return measured
 
-    def _count(self, lists: Sequence[Sequence[int]], illegal: int, report: dict[str, Any]) -> None:
-        slots = max(1, sum(len(items) for items in lists))
-        distinct = sum(len(set(items)) for items in lists)
-        report["illegal_rate"] = max(report.get("illegal_rate", 0.0), illegal / (slots + illegal))
-        report["distinct_rate"] = min(report.get("distinct_rate", 1.0), distinct / slots)
+    def _popularity(self, ranks: Ranks) -> dict[str, Any]:
+        if self.popularity_N is None:
+            return {}
+        band_N = popularity_bands(self.popularity_N)
+        band_U = band_N[[example.target for example in self.examples]]
+        return {
+            "by_popularity": {
+                name: {
+                    "items": int((band_N == band).sum()),
+                    "users": int((band_U == band).sum()),
+                    "seen_excluded": {
+                        who: summary(rank_U[band_U == band], self.options.ks)
+                        for who, rank_U in ranks.by_way["seen_excluded"].items()
+                        if (band_U == band).any()
+                    },
+                }
+                for band, name in enumerate(BANDS)
+            }
+        }
 
     def _row(self, rank_U: NDArray[np.int64]) -> dict[str, Any]:
         intervals = {
             name: interval(value_U, samples=self.options.bootstrap_samples, seed=self.seed).as_list()
-            for name, value_U in _values(rank_U, self.options.ks).items()
+            for name, value_U in values(rank_U, self.options.ks).items()
         }
         return summary(rank_U, self.options.ks) | {"interval95": intervals}
 
     def _difference(self, ours_U: NDArray[np.int64], theirs_U: NDArray[np.int64]) -> dict[str, list[float]]:
-        ours, theirs = _values(ours_U, self.options.ks), _values(theirs_U, self.options.ks)
+        ours, theirs = values(ours_U, self.options.ks), values(theirs_U, self.options.ks)
         samples = self.options.bootstrap_samples
         return {
             name: paired_difference(ours[name], theirs[name], samples=samples, seed=self.seed).as_list()
@@ -82,15 +133,26 @@ class Evaluation:
         }
 
 
-def standard_baselines(
-    split: Split, popularity_N: NDArray[np.int64], embedding_NE: NDArray[np.float32]
+def popularity_bands(popularity_N: NDArray[np.int64]) -> NDArray[np.int64]:
+    """0 (rare), 1 (medium) or 2 (popular) per item, int64 [N]: each band holds about a third of all training events."""
+    order = np.argsort(popularity_N, kind="stable")
+    before_N = np.cumsum(popularity_N[order]) - popularity_N[order]
+    band_N = np.empty(len(popularity_N), np.int64)
+    band_N[order] = np.minimum(3 * before_N // max(int(popularity_N.sum()), 1), 2)
+    return band_N
+
+
+def baselines_of(
+    names: Sequence[str], split: Split, popularity_N: NDArray[np.int64], embedding_NE: NDArray[np.float32], seed: int
 ) -> dict[str, Scorer]:
-    """Popularity, co-occurrence and text neighbours."""
-    return {
-        "popularity": Popularity(popularity_N),
-        "co_occurrence": CoOccurrence(split.train, len(popularity_N)),
-        "text_neighbours": TextNeighbours(embedding_NE),
+    """The recommenders that ``names`` asks for; those that learn are trained here."""
+    makers: dict[str, Callable[[], Scorer]] = {
+        "popularity": lambda: Popularity(popularity_N),
+        "co_occurrence": lambda: CoOccurrence(split.train, len(popularity_N)),
+        "text_neighbours": lambda: TextNeighbours(embedding_NE),
+        "sasrec": lambda: train_sasrec(split, len(popularity_N), SasRecOptions(), seed),
     }
+    return {name: makers[name]() for name in names}
 
 
 def sample(examples: Sequence[Example], size: int | None, seed: int) -> list[Example]:
@@ -103,7 +165,7 @@ def sample(examples: Sequence[Example], size: int | None, seed: int) -> list[Exa
 
 def tables(report: Mapping[str, Any], ks: Sequence[int]) -> list[Table]:
     """The report for people."""
-    return [_table(report, way, ks) for way in ("seen_excluded", "seen_included")]
+    return [_table(report, way, ks) for way in WAYS]
 
 
 def _table(report: Mapping[str, Any], way: str, ks: Sequence[int]) -> Table:
@@ -117,5 +179,6 @@ def _table(report: Mapping[str, Any], way: str, ks: Sequence[int]) -> Table:
     return table
 
 
-def _values(rank_U: NDArray[np.int64], ks: Sequence[int]) -> dict[str, NDArray[np.float64]]:
+def values(rank_U: NDArray[np.int64], ks: Sequence[int]) -> dict[str, NDArray[np.float64]]:
+    """Per user and metric what is averaged, float64 [U]."""
     return {f"recall@{k}": hits(rank_U, k) for k in ks} | {f"ndcg@{k}": gains(rank_U, k) for k in ks}

@@ -21,13 +21,14 @@ from training import artefacts
 from training.backbone import Backbone, add_sid_tokens, load_backbone
 from training.config import Recipe
 from training.embed import resolve_encoder, texts
-from training.evaluate import Evaluation, sample, standard_baselines, tables
+from training.evaluate import Evaluation, baselines_of, sample, tables
 from training.export import Exported
 from training.grounding.base import GroundingContext
 from training.histories import write_histories
 from training.next_item import train_next_item
 from training.recommender import BeamRecommender
 from training.stages import RunFolder, Stage, write_json
+from training.teacher_forced import teacher_forced_accuracy
 from training.trained_model import ModelParts, load_weights, save_weights, torch_dtype
 from training.training_data import TrainingData
 
@@ -129,8 +130,12 @@ class Pipeline:
         """Stage evaluate."""
 
         def make(folder: Path) -> None:
-            report = self.evaluation().measure(self.recommender(), self.run.reporter)
-            write_json(folder / "metrics.json", report | {"training": self._costs()} | self._collisions())
+            evaluation = self.evaluation()
+            ranks = evaluation.ranks(self.recommender(), self.run.reporter)
+            artefacts.write_ranks(folder, ranks)
+            levels = {"teacher_forced": self._teacher_forced(evaluation)}
+            costs = {"training": self._costs()}
+            write_json(folder / "metrics.json", evaluation.report(ranks) | levels | costs | self._collisions())
 
         return self.run.stage("evaluate", self._inputs("evaluate", self.finetuned), make)
 
@@ -190,8 +195,9 @@ class Pipeline:
     def evaluation(self) -> Evaluation:
         """What is measured."""
         split, part = self.data.split, self.recipe.evaluate
-        baselines = standard_baselines(split, self.data.popularity_N, self.embedding_NE)
-        return Evaluation(sample(split.test, part.max_users, self.recipe.seed), baselines, part, self.recipe.seed)
+        baselines = baselines_of(part.baselines, split, self.data.popularity_N, self.embedding_NE, self.recipe.seed)
+        examples = sample(split.test, part.max_users, self.recipe.seed)
+        return Evaluation(examples, baselines, part, self.recipe.seed, self.data.popularity_N)
 
     def show(self, metrics: Mapping[str, Any]) -> None:
         """Print the tables."""
@@ -229,6 +235,10 @@ class Pipeline:
             "cpu_seconds": {stage.folder.name: stage.cpu_seconds for stage in stages},
             "grounding_share_of_cpu": grounding / max(grounding + finetune, 1e-9),
         }
+
+    def _teacher_forced(self, evaluation: Evaluation) -> list[float]:
+        max_items = self.recipe.prompt.max_items
+        return teacher_forced_accuracy(self.trained[1], self.codes_NL, evaluation.examples, max_items=max_items)
 
     def _collisions(self) -> dict[str, float]:
         return {"collision_rate": self.identified.read_json("report.json")["collision_rate"]}
