@@ -30,7 +30,7 @@ from torch import Tensor
 
 from service.errors import CheckpointError
 from service.model.item_text import AttributeValue
-from service.model.manifest import SCHEMA_VERSION, FileEntry, Manifest
+from service.model.manifest import READABLE_VERSIONS, SCHEMA_VERSION, FileEntry, Manifest
 from service.model.prefix_memory import PrefixMemory, PrefixMemoryConfig
 from service.model.prompt import PromptTemplate
 from service.model.quantizer import ResidualQuantizer
@@ -171,8 +171,9 @@ def read_manifest(folder: Path) -> Manifest:
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: cannot be read: {error}") from error
     version = raw.get("schema_version") if isinstance(raw, dict) else None
-    if version != SCHEMA_VERSION:
-        raise CheckpointError(f"{path}: schema version {version!r}, this program reads {SCHEMA_VERSION}")
+    if version not in READABLE_VERSIONS:
+        readable = " and ".join(str(known) for known in READABLE_VERSIONS)
+        raise CheckpointError(f"{path}: schema version {version!r}, this program reads {readable}")
     try:
         return Manifest.model_validate(raw)
     except ValidationError as error:
@@ -226,10 +227,26 @@ def seal(folder: Path, fields: Mapping[str, Any]) -> Manifest:
     files = {name: _entry(folder / name) for name in sorted(_files(folder)) if name != MANIFEST}
     digest = hashlib.sha256("".join(f"{name}{entry.sha256}" for name, entry in files.items()).encode())
     manifest = Manifest.model_validate({**fields, "model_version": digest.hexdigest()[:12], "files": files})
+    _write_manifest(folder, manifest)
+    return manifest
+
+
+def change_manifest(folder: Path, fields: Mapping[str, Any]) -> Manifest:
+    """Replace parts of a checkpoint's manifest as a whole; its files, and so its model version, stay.
+
+    Raises:
+        CheckpointError: the folder has no manifest that this code reads.
+    """
+    changed = read_manifest(folder).model_dump() | {"schema_version": SCHEMA_VERSION} | dict(fields)
+    manifest = Manifest.model_validate(changed)
+    _write_manifest(folder, manifest)
+    return manifest
+
+
+def _write_manifest(folder: Path, manifest: Manifest) -> None:
     temporary = folder / f".{MANIFEST}.tmp"
     temporary.write_text(manifest.model_dump_json(indent=1), encoding="utf-8")
     os.replace(temporary, folder / MANIFEST)
-    return manifest
 
 
 def copy_text_encoder(source: Path, folder: Path) -> None:

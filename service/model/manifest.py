@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-SCHEMA_VERSION: Literal[1] = 1
+SCHEMA_VERSION: Literal[2] = 2
+READABLE_VERSIONS = (1, 2)  # version 1 knew nothing of `NewItemPart`
 
 
 class _Part(BaseModel):
@@ -66,18 +67,40 @@ class EmbeddingPart(_Part):
     max_tokens: int = Field(ge=1)
 
 
+class NewItemPart(_Part):
+    """The dial of `service.model.new_items`, and the share of an answer's places that new items may take.
+
+    ``fitted_on`` says where the coefficients come from; the recipe's defaults are fitted on nothing of this data.
+    """
+
+    bias: float = Field(allow_inf_nan=False)
+    text: float = Field(allow_inf_nan=False)
+    model: float = Field(allow_inf_nan=False)
+    temperature: float = Field(gt=0)
+    decay: float = Field(gt=0, le=1)
+    history: int = Field(ge=1)
+    max_share: float = Field(ge=0, le=1)
+    fitted_on: str
+
+
 class SmoothingPart(_Part):
-    """How items newer than the model borrow probability: softmax temperature and boost (a factor on probability)."""
+    """How items newer than the model get their probability.
+
+    Inside the beam they borrow it: softmax temperature and boost (a factor on probability). ``new_items`` scores them
+    all beside the beam; without it (an older checkpoint) the beam is their only way into an answer.
+    """
 
     temperature: float = Field(gt=0)
     boost: float = Field(gt=0)
+    new_items: NewItemPart | None = None
 
 
 class ServingPart(_Part):
-    """Defaults that the recipe chose from its data."""
+    """Defaults that the recipe chose from its data; events of weight 0 enter no history."""
 
     beam_width: int = Field(ge=1, le=512)
     exclude_seen: bool
+    event_weights: dict[str, float] | None = None
 
 
 class DataPart(_Part):
@@ -94,7 +117,7 @@ class DataPart(_Part):
 class Manifest(_Part):
     """Everything the service must know before it opens a tensor."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[1, 2] = SCHEMA_VERSION
     model_version: str
     created_at: str
     sid: SidPart

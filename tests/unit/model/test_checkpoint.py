@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from service.errors import CheckpointError
-from service.model.checkpoint import Checkpoint, open_checkpoint, read_manifest, seal
+from service.model.checkpoint import Checkpoint, change_manifest, open_checkpoint, read_manifest, seal
 from service.model.grounded_lm import load_grounded_lm
 from tests.tiny_checkpoint import Shape, build, distinct_codes
 
@@ -91,7 +91,10 @@ def edit_tensor(file: str, name: str, value: float) -> Callable[[Path], None]:
 FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "missing manifest": (lambda folder: (folder / "manifest.json").unlink(), r"manifest\.json: not found"),
     "empty manifest": (overwrite("manifest.json"), r"manifest\.json: cannot be read"),
-    "newer manifest": (edit_manifest(schema_version=2), r"manifest\.json: schema version 2"),
+    "newer manifest": (
+        edit_manifest(schema_version=3),
+        r"manifest\.json: schema version 3, this program reads 1 and 2",
+    ),
     "unknown field": (edit_manifest(surprise=1), r"manifest\.json: surprise"),
     "flipped bit": (flip_bit, r"model\.safetensors: its sha256"),
     "truncated": (truncate, r"catalog\.safetensors: \d+ bytes"),
@@ -106,6 +109,29 @@ def test_a_faulty_folder_is_refused_by_name(fault: str, copy: Path) -> None:
     damage(copy)
     with pytest.raises(CheckpointError, match=message):
         open_checkpoint(copy)
+
+
+def test_a_checkpoint_of_the_first_schema_opens_and_has_no_dial_for_new_items(copy: Path) -> None:
+    edit_manifest(schema_version=1)(copy)
+    assert open_checkpoint(copy).manifest.smoothing.new_items is None
+
+
+def test_a_new_dial_leaves_files_and_model_version_as_they_are(copy: Path) -> None:
+    before = open_checkpoint(copy).manifest
+    dial = {"bias": -0.5, "text": 1.0, "model": 0.2, "temperature": 0.1, "decay": 0.8, "history": 10}
+    smoothing = before.smoothing.model_dump() | {"new_items": {**dial, "max_share": 0.3, "fitted_on": "a test"}}
+    edit_manifest(schema_version=1)(copy)
+    change_manifest(copy, {"smoothing": smoothing})
+    after = open_checkpoint(copy).manifest
+    assert after.smoothing.new_items is not None and after.smoothing.new_items.bias == -0.5
+    assert (after.model_version, after.files, after.schema_version) == (before.model_version, before.files, 2)
+
+
+def test_a_dial_that_makes_no_sense_is_not_written(copy: Path) -> None:
+    before = (copy / "manifest.json").read_bytes()
+    with pytest.raises(ValueError, match="temperature"):
+        change_manifest(copy, {"smoothing": {"temperature": 0.0, "boost": 1.0}})
+    assert (copy / "manifest.json").read_bytes() == before
 
 
 def test_a_pickle_is_refused_even_when_the_manifest_lists_it(copy: Path) -> None:
