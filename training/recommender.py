@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from service.model.beam import Beams, beam_search
+from service.model.beam import BeamQuery, Beams, beam_search
 from service.model.grounded_lm import GroundedLM
 from service.model.prompt import PromptTemplate
 from service.model.torch_beam import TorchBeamModel
@@ -25,9 +25,10 @@ from training.progress import Progress, silent
 
 @dataclass(frozen=True, slots=True)
 class Recommended:
-    """Per user the ranked item numbers, and how many of the SIDs behind them name no item (0 under the trie)."""
+    """Per user the ranked item numbers and their scores, and how many SIDs name no item (0 under the trie)."""
 
     items: list[list[int]]
+    scores: list[list[float]]
     illegal: int
 
 
@@ -40,6 +41,7 @@ class BeamRecommender:
         popularity_N: ranks items inside a bucket.
         max_items: how much history the prompt holds.
         beam_width: SIDs kept per level, at least as many as items wanted.
+        offered_N: bool [N], the items that may be recommended (default all); the others occur in histories only.
     """
 
     def __init__(
@@ -50,15 +52,17 @@ class BeamRecommender:
         *,
         max_items: int,
         beam_width: int,
+        offered_N: NDArray[np.bool_] | None = None,
     ) -> None:
         prefix = tuple(int(token) for token in model.get_buffer("prefix_ids"))
         self._model, self._beam_width = model, beam_width
         self._prompt = PromptTemplate(model.space, prefix, max_items)
         self._sids = [tuple(row) for row in codes_NL.tolist()]
-        self._trie = SidTrie.build(codes_NL, model.space.codes)
-        self._leaf_N = self._trie.find(torch.from_numpy(codes_NL.astype(np.int64))).numpy()
+        offered_N = np.ones(len(codes_NL), np.bool_) if offered_N is None else offered_N
+        self._trie = SidTrie.build(codes_NL[offered_N], model.space.codes)
         self._bucket: dict[tuple[int, ...], list[int]] = defaultdict(list)
-        for item in np.argsort(-popularity_N, kind="stable").tolist():
+        order_N = np.argsort(-popularity_N, kind="stable")
+        for item in order_N[offered_N[order_N]].tolist():
             self._bucket[self._sids[item]].append(item)
 
     def recommend(
@@ -72,6 +76,7 @@ class BeamRecommender:
         """Ranked items per history; users are batched by length."""
         self._model.eval()
         ranked: list[list[int]] = [[] for _ in histories]
+        scores: list[list[float]] = [[] for _ in histories]
         illegal = 0
         order = sorted(range(len(histories)), key=lambda user: len(histories[user]))
         for start in range(0, len(order), batch_size):
@@ -80,20 +85,20 @@ class BeamRecommender:
             for user, without, beams in zip(users, seen, self._beams([histories[u] for u in users], seen), strict=True):
                 sids = [tuple(sid) for sid in beams.codes_nL.tolist()]
                 illegal += sum(sid not in self._bucket for sid in sids)
-                ranked[user] = [i for sid in sids for i in self._bucket.get(sid, []) if i not in without]
+                scored = zip(sids, beams.score_n.tolist(), strict=True)
+                found = [(i, s) for sid, s in scored for i in self._bucket.get(sid, []) if i not in without]
+                ranked[user], scores[user] = [item for item, _ in found], [score for _, score in found]
             progress(start + len(users), len(order))
-        return Recommended(ranked, illegal)
+        return Recommended(ranked, scores, illegal)
 
     @torch.no_grad()
     def _beams(self, histories: Sequence[Sequence[int]], seen: Sequence[set[int]]) -> list[Beams]:
         prompts = [self._prompt.build([self._sids[item] for item in history]) for history in histories]
-        excluded = [self._spent_leaves(items) for items in seen]
-        return beam_search(
-            self._trie, TorchBeamModel(self._model, prompts), [self._beam_width] * len(prompts), excluded
-        )
+        queries = [BeamQuery(self._trie, self._beam_width, self._spent_sids(items)) for items in seen]
+        return beam_search(TorchBeamModel(self._model, prompts), queries)
 
-    def _spent_leaves(self, seen: Iterable[int]) -> Tensor:
-        """Leaves all of whose items were seen."""
+    def _spent_sids(self, seen: Iterable[int]) -> Tensor:
+        """SIDs all of whose items were seen, int64 [n, L]."""
         items = set(seen)
-        leaves = {int(self._leaf_N[item]) for item in items if set(self._bucket[self._sids[item]]) <= items}
-        return torch.tensor(sorted(leaves), dtype=torch.int64)
+        sids = {self._sids[item] for item in items if set(self._bucket.get(self._sids[item], [])) <= items}
+        return torch.tensor(sorted(sids), dtype=torch.int64).reshape(-1, self._trie.depth)

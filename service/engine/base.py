@@ -1,13 +1,14 @@
 """What every engine is: one call per user, a catalogue it follows, a canary, an end.
 
 The service knows engines only through this protocol. Everything that crosses into an engine is defined here as plain
-integers and floats, because vLLM's engine lives in another process.
+integers, floats and bytes, because vLLM's engine lives in another process.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from service.model.legal_slots import LegalSlots as LegalSlots
 from service.model.semantic_ids import Sid
 from service.model.trie import SiblingMix
 
@@ -16,36 +17,70 @@ from service.model.trie import SiblingMix
 class BeamRequest:
     """Ask for the best SIDs after a prompt.
 
-    ``excluded`` are SIDs that must not be returned; ``catalog_version`` is the version the request was admitted under.
+    Attributes:
+        prompt_ids: the prompt's token ids.
+        beam_width: SIDs kept per level, >= 1.
+        catalog_version: the version the request was admitted under.
+        excluded: SIDs that must not be returned.
+        legal: the SIDs that may be returned, None for all.
+        num_results: how many SIDs are wanted, None for as many as the beam is wide.
+        deadline: `time.monotonic` seconds after which nobody waits for the answer, None for never.
     """
 
     prompt_ids: Sequence[int]
     beam_width: int
     catalog_version: int
     excluded: Sequence[Sid] = ()
+    legal: LegalSlots | None = None
+    num_results: int | None = None
+    deadline: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class BeamAnswer:
-    """SIDs best first, their log-probabilities (non-increasing) and the log-probability of each level."""
+    """SIDs best first, their log-probabilities (non-increasing) and the log-probability of each level.
+
+    ``exact`` says that every legal SID was scored, so that there is no beam error; ``beam_width`` is the width that was
+    used when load shrank it, else None.
+    """
 
     sids: tuple[Sid, ...]
     scores: tuple[float, ...]
     level_scores: tuple[tuple[float, ...], ...]
+    exact: bool = False
+    beam_width: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogDelta:
-    """The change from version ``version - 1`` to ``version``.
+    """The change from version ``previous`` to ``version``, which is greater but need not be the next integer.
 
-    ``added`` are SIDs (of items newer than the model), ``removed`` SIDs without items; ``smoothing`` is the complete
-    set of sibling mixtures of all nodes newer than the model, not a change to it.
+    Attributes:
+        version: how many log entries are applied; equal on all replicas.
+        previous: the version this changes.
+        added: SIDs that have items now and had none; one that never had a slot takes the next, in this order.
+        removed: SIDs without items now.
+        smoothing: the mixtures of the nodes this delta touches, each replacing an older one for the same prefix.
     """
 
     version: int
+    previous: int
     added: Sequence[Sid] = ()
     removed: Sequence[Sid] = ()
     smoothing: Mapping[Sid, SiblingMix] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRow:
+    """New embedding rows of one SID token, D floats each: the input side and the output side.
+
+    With a tied head both are the same row in the checkpoint; an engine keeps them apart from the first difference on.
+    """
+
+    level: int
+    code: int
+    input_D: Sequence[float]
+    output_D: Sequence[float]
 
 
 class Engine(Protocol):
@@ -57,14 +92,23 @@ class Engine(Protocol):
         Raises:
             EngineError: the engine failed or is gone.
             UnknownVersionError: the catalogue version is no longer held.
+            DeadlineError: the request's deadline passed before its answer existed.
         """
         ...
 
     async def update_catalog(self, delta: CatalogDelta) -> None:
-        """Make the next version known; requests may name it once this returns.
+        """Make the next version known; requests may name it once this returns. A version already held stays as it is.
 
         Raises:
-            EngineError: the engine failed or is gone.
+            EngineError: the engine failed or is gone, or the delta's ``previous`` is not its latest version.
+        """
+        ...
+
+    async def write_tokens(self, rows: Sequence[TokenRow]) -> None:
+        """Put new embedding rows into the running engine and forget cached KV that could have seen the old ones.
+
+        Raises:
+            EngineError: the engine failed or is gone, or a row does not fit its model.
         """
         ...
 

@@ -5,15 +5,16 @@ It is what parity tests compare vLLM with and what serves where vLLM cannot be i
 
 import asyncio
 import math
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import torch
 
-from service.engine.base import BeamAnswer, BeamRequest, CatalogDelta, EngineOptions
+from service.engine.base import BeamAnswer, BeamRequest, CatalogDelta, EngineOptions, TokenRow
 from service.engine.catalog_versions import CatalogVersions
-from service.errors import EngineError, UnknownVersionError
+from service.errors import DeadlineError, EngineError
 from service.model.beam import Beams, beam_search
 from service.model.checkpoint import Checkpoint
 from service.model.grounded_lm import GroundedLM, load_grounded_lm
@@ -40,6 +41,10 @@ class TorchEngine:
         """See `Engine.update_catalog`."""
         await self._run(self._versions.apply, delta)
 
+    async def write_tokens(self, rows: Sequence[TokenRow]) -> None:
+        """See `Engine.write_tokens`; no KV outlives a request here."""
+        await self._run(self._write, rows)
+
     async def canary(self) -> None:
         """See `Engine.canary`."""
         prefix = tuple(self._model.get_buffer("prefix_ids").tolist())
@@ -52,19 +57,21 @@ class TorchEngine:
     async def _run(self, function: Callable[[Argument], Result], argument: Argument) -> Result:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, function, argument)
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             raise EngineError(f"the torch engine failed: {error}") from error
 
     @torch.no_grad()
     def _search(self, request: BeamRequest) -> BeamAnswer:
-        trie = self._versions.get(request.catalog_version)
-        if trie is None:
-            raise UnknownVersionError(f"catalogue version {request.catalog_version} is no longer held")
-        codes = torch.tensor([list(sid) for sid in request.excluded], dtype=torch.int64)
-        excluded = trie.find(codes.reshape(-1, self._model.space.levels))
+        if request.deadline is not None and time.monotonic() > request.deadline:
+            raise DeadlineError("the deadline passed before the engine began")
+        query = self._versions.query(request)
         model = TorchBeamModel(self._model, [request.prompt_ids])
-        width = [request.beam_width]
-        return answer(beam_search(trie, model, width, [excluded[excluded >= 0]], log_boost=self._log_boost)[0])
+        return answer(beam_search(model, [query], log_boost=self._log_boost)[0])
+
+    @torch.no_grad()
+    def _write(self, rows: Sequence[TokenRow]) -> None:
+        for row in rows:
+            self._model.write_row(row.level, row.code, torch.tensor(row.input_D), torch.tensor(row.output_D))
 
 
 def answer(beams: Beams) -> BeamAnswer:
@@ -73,6 +80,7 @@ def answer(beams: Beams) -> BeamAnswer:
         tuple(tuple(sid) for sid in beams.codes_nL.tolist()),
         tuple(beams.score_n.tolist()),
         tuple(tuple(scores) for scores in beams.level_score_nL.tolist()),
+        beams.exact,
     )
 
 

@@ -4,10 +4,10 @@ A user is one pooling request. vLLM schedules, chunks, batches and caches its pr
 finished, this pooler runs the remaining levels for all beams of all those users and returns SIDs instead of an
 embedding. Beam codes never reach the scheduler, hold no cache blocks, and nothing crosses processes between levels.
 
-Shapes: U users, W beams, l codes so far, L levels, K codes, D model width, R = U * W rows.
+Shapes: U users, R live beams, W beams of the fullest user, n codes so far, K codes, D model width.
 """
 
-from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,14 +17,17 @@ from vllm.forward_context import set_forward_context
 from vllm.model_executor.layers.attention import Attention
 from vllm.model_executor.layers.pooler.abstract import Pooler
 
+from service.engine.base import BeamRequest
 from service.engine.catalog_versions import CatalogVersions
 from service.engine.vllm_attention import BeamKV, gather_prompt_kv
 from service.engine.wire import decode_request, encode_beams, unknown_version
-from service.model.beam import beam_search, level_log_probs
+from service.errors import UnknownVersionError
+from service.model.beam import BeamQuery, beam_search, level_log_probs
+from service.model.torch_beam import beam_places
 
 
 class WorkerBeamModel:
-    """A `BeamModel` on vLLM's layers: beams as rows of one forward pass over a `BeamKV`."""
+    """A `BeamModel` on vLLM's layers: beams as a [U, W] grid of rows of one forward pass over a `BeamKV`."""
 
     def __init__(self, model: Any, config: VllmConfig, last_UD: Tensor, length_U: Tensor, kv: BeamKV) -> None:
         self._model = model
@@ -33,25 +36,32 @@ class WorkerBeamModel:
         self._length_U = length_U
         self._kv = kv
         self._layers = dict.fromkeys(kv.prompt, kv)
+        self._cell_R = torch.tensor([])
 
     def first(self) -> Tensor:
         """Log-probabilities of the first code, float32 [U, K]."""
         return level_log_probs(self._last_UD, self._model.level_head(0))
 
-    def next(self, codes_UWl: Tensor, parent_UW: Tensor) -> Tensor:
+    def next(self, codes_Rn: Tensor, user_R: Tensor, parent_R: Tensor) -> Tensor:
         """Log-probabilities of the next code, float32 [R, K]."""
-        users, width, level = codes_UWl.shape
-        if level == 1:
-            self._kv.width = width
-        else:
-            first_row_U = torch.arange(users)[:, None] * width
-            self._kv.reorder((first_row_U + parent_UW).flatten())
-        position_R = (self._length_U[:, None] + level - 1).repeat(1, width).flatten()
-        inputs_RD = self._model.embed_last_code(codes_UWl.flatten(0, 1))
+        users, level = self._length_U.numel(), codes_Rn.shape[1]
+        place_R = beam_places(user_R)
+        width = int(place_R.max()) + 1
         rows = users * width
+        cell_R = user_R * width + place_R
+        # cells without a beam repeat the first one's keys and hold code 0; nobody reads what comes of them
+        if level > 1:
+            old_cell = torch.zeros(rows, dtype=torch.int64)
+            old_cell[cell_R] = self._cell_R[parent_R]
+            self._kv.reorder(old_cell)
+        self._kv.width, self._cell_R = width, cell_R
+        codes = torch.zeros(rows, level, dtype=torch.int64)
+        codes[cell_R] = codes_Rn
+        position = (self._length_U[:, None] + level - 1).repeat(1, width).flatten()
+        inputs = self._model.embed_last_code(codes)
         with set_forward_context(self._layers, self._config, num_tokens=rows, slot_mapping={}, skip_compiled=True):
-            hidden_RD = self._model.model(None, position_R, None, inputs_RD)
-        return level_log_probs(hidden_RD, self._model.level_head(level))
+            hidden = self._model.model(None, position, None, inputs)
+        return level_log_probs(hidden[cell_R], self._model.level_head(level))
 
 
 class BeamPooler(Pooler):  # type: ignore[misc]
@@ -76,42 +86,32 @@ class BeamPooler(Pooler):  # type: ignore[misc]
         if self._model.attention_metadata is None:  # vLLM's profiling run has no requests of ours
             return [torch.zeros(1) for _ in params]
         outputs: list[Tensor | None] = [None] * len(params)
-        by_version: dict[int, list[int]] = defaultdict(list)
-        requests = [decode_request(param.extra_kwargs, self._model.space.levels) for param in params]
+        queries: dict[int, BeamQuery] = {}
         for index, finished in enumerate(cursor.get_finished_mask()):
             if finished:
-                by_version[requests[index][1]].append(index)
-        for version, members in by_version.items():
+                request = decode_request(params[index].extra_kwargs)
+                query = self._query(request)
+                if query is None:
+                    outputs[index] = unknown_version(request.catalog_version)
+                else:
+                    queries[index] = query
+        if queries:
+            members = list(queries)
             last_UD = hidden_states[cursor.last_token_indices_gpu[members]]
             length_U = cursor.prompt_lens_cpu[members].long()
-            answers = self._decode(version, [requests[index] for index in members], members, last_UD, length_U)
-            for index, encoded in zip(members, answers, strict=True):
-                outputs[index] = encoded
+            model = WorkerBeamModel(self._model, self._config, last_UD, length_U, self._prompt_kv(members, length_U))
+            beams = beam_search(model, list(queries.values()), log_boost=self._log_boost)
+            for index, found in zip(members, beams, strict=True):
+                outputs[index] = encode_beams(found)
         return outputs
 
-    def _decode(
-        self,
-        version: int,
-        requests: list[tuple[int, int, Tensor]],
-        members: list[int],
-        last_UD: Tensor,
-        length_U: Tensor,
-    ) -> list[Tensor]:
-        trie = self.versions.get(version)
-        if trie is None:
-            return [unknown_version(version)] * len(requests)
-        excluded = [trie.find(codes) for _, _, codes in requests]
-        model = WorkerBeamModel(self._model, self._config, last_UD, length_U, self._prompt_kv(members, length_U))
-        beams = beam_search(
-            trie,
-            model,
-            [width for width, _, _ in requests],
-            [leaves[leaves >= 0] for leaves in excluded],
-            log_boost=self._log_boost,
-        )
-        return [encode_beams(found) for found in beams]
+    def _query(self, request: BeamRequest) -> BeamQuery | None:
+        try:
+            return self.versions.query(request)
+        except UnknownVersionError:
+            return None
 
-    def _prompt_kv(self, members: list[int], length_U: Tensor) -> BeamKV:
+    def _prompt_kv(self, members: Sequence[int], length_U: Tensor) -> BeamKV:
         longest = int(length_U.max())
         block_size = self._config.cache_config.block_size
         blocks = -(-longest // block_size)

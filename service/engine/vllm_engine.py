@@ -5,10 +5,11 @@ catalogue deltas to the workers. vLLM cannot restart in place: once dead, every 
 """
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from service.engine.base import BeamAnswer, BeamRequest, CatalogDelta, EngineOptions
+from service.engine.base import BeamAnswer, BeamRequest, CatalogDelta, EngineOptions, TokenRow
 from service.engine.vllm_plugin import ARCHITECTURES, check_version
 from service.engine.wire import decode_answer, encode_delta, encode_request
 from service.errors import CheckpointError, EngineError
@@ -48,6 +49,10 @@ class VllmEngine:
         except Exception as error:
             raise EngineError(f"vLLM did not take catalogue version {delta.version}: {error}") from error
         self._version = delta.version
+
+    async def write_tokens(self, rows: Sequence[TokenRow]) -> None:
+        """See `Engine.write_tokens`."""
+        raise EngineError(f"this engine cannot take {len(rows)} embedding rows while it runs; restart it")
 
     async def canary(self) -> None:
         """See `Engine.canary`."""

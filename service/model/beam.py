@@ -2,11 +2,13 @@
 
 The one implementation: training evaluation, the torch engine and vLLM's worker differ only in the `BeamModel` that
 scores the next level. A candidate is always a child of a live beam, so an illegal SID cannot be produced; excluded
-leaves take their dead prefixes with them, so no beam is wasted. Scores are sums of log-probabilities, each normalised
-over the K codes of its level (what fine-tuning optimises), with the trie's smoothing for new nodes. Fewer legal SIDs
-than beams: a shorter list.
+leaves take their dead prefixes with them, so no beam is wasted. Only live beams are rows: users may differ in width,
+catalogue version and exclusions, and one whose beams have all died costs nothing.
 
-Shapes: U users, W beam width, L levels, K codes, R = U * W rows, E edges.
+Scores are sums of log-probabilities, each normalised over the K codes of its level (what fine-tuning optimises), with
+the trie's smoothing for new nodes. Fewer legal SIDs than beams: a shorter list. Equal scores: the smaller SID first.
+
+Shapes: U users, R live beams, n codes so far, L levels, K codes, E candidate edges, C candidates of the fullest user.
 """
 
 from collections.abc import Sequence
@@ -27,73 +29,78 @@ class BeamModel(Protocol):
         """Log-probabilities of the first code per user, float32 [U, K]."""
         ...
 
-    def next(self, codes_UWl: Tensor, parent_UW: Tensor) -> Tensor:
-        """Log-probabilities of the code after ``codes_UWl``, float32 [U * W, K].
+    def next(self, codes_Rn: Tensor, user_R: Tensor, parent_R: Tensor) -> Tensor:
+        """Log-probabilities of the code after ``codes_Rn`` (int64), float32 [R, K].
 
-        ``parent_UW`` is the beam of the previous call that each beam extends (all zero at the first call).
+        ``user_R`` int64 is ascending; a user without live beams has no rows, and R changes from call to call.
+        ``parent_R`` int64 is the row of the previous call that each row extends, at the first call the user.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
+class BeamQuery:
+    """One user's search: where, how wide, and which SIDs (int64 [n, L]) not to return.
+
+    ``num_results`` is how many SIDs are wanted, None for as many as the beam is wide.
+    """
+
+    trie: SidTrie
+    width: int
+    excluded: Tensor
+    num_results: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Beams:
-    """One user's answer, best first: SIDs int64 [n, L], their scores float32 [n] and the scores per level [n, L]."""
+    """One user's answer, best first: SIDs int64 [n, L], their scores float32 [n] and the scores per level [n, L].
+
+    ``exact`` says that no legal prefix was dropped on the way, so that the answer has no beam error.
+    """
 
     codes_nL: Tensor
     score_n: Tensor
     level_score_nL: Tensor
+    exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """Live beams of all users; a dead beam has score -inf, node 0 and codes 0."""
+    """Live beams of all users, users ascending and the beams of one by their codes; ``exact_U`` as in `Beams`."""
 
-    score_UW: Tensor
-    node_UW: Tensor
-    parent_UW: Tensor
-    codes_UWl: Tensor
-    level_score_UWl: Tensor
-
-    @property
-    def alive_UW(self) -> Tensor:
-        return torch.isfinite(self.score_UW)
+    user_R: Tensor
+    parent_R: Tensor
+    node_R: Tensor
+    codes_Rn: Tensor
+    score_R: Tensor
+    level_score_Rn: Tensor
+    exact_U: Tensor
 
 
 @torch.no_grad()
-def beam_search(
-    trie: SidTrie,
-    model: BeamModel,
-    widths: Sequence[int],
-    excluded: Sequence[Tensor],
-    *,
-    log_boost: float = 0.0,
-) -> list[Beams]:
-    """The best ``widths[u]`` SIDs of each user.
+def beam_search(model: BeamModel, queries: Sequence[BeamQuery], *, log_boost: float = 0.0) -> list[Beams]:
+    """The best SIDs of each query's user, in the order of the queries.
 
     Args:
-        trie: the SIDs that exist.
         model: scores one level after another.
-        widths: beam width per user, >= 1.
-        excluded: per user the leaves (int64, of this trie) that must not be returned.
+        queries: one per user; their tries have equal L and K.
         log_boost: added to the smoothed score of new nodes.
     """
-    users, width = len(widths), max(widths)
-    if not trie.num_leaves:
-        return [_answer(_dead(_root(1), 1), 0)] * users
-    dead = _dead_keys(trie, excluded)
-    state = _root(users)
-    for level in range(trie.depth):
-        # the model is asked only for beams that exist: the root needs no forward step
-        logp_RK = model.first() if level == 0 else model.next(state.codes_UWl, state.parent_UW)
-        edges = trie.expand(level, state.node_UW.flatten(), state.alive_UW.flatten())
-        edge_score_E = trie.smooth(level, logp_RK, edges, log_boost)
-        user_E = torch.div(edges.row_E, state.score_UW.shape[1], rounding_mode="floor")
-        total_E = state.score_UW.flatten()[edges.row_E] + edge_score_E
-        if dead is not None:
-            is_dead = torch.isin(user_E * trie.num_nodes(level + 1) + edges.child_E, dead[level])
-            total_E = total_E.masked_fill(is_dead, float("-inf"))
-        state = _select(state, edges, user_E, total_E, edge_score_E, width, widths)
-    return [_answer(state, user) for user in range(users)]
+    depth = queries[0].trie.depth
+    dead = [query.trie.dead_nodes(_leaves(query)) for query in queries]
+    state = _roots(queries)
+    for level in range(depth):
+        if not state.user_R.numel():
+            break
+        if level == 0:
+            logp_RK = model.first()[state.user_R]
+        else:
+            logp_RK = model.next(state.codes_Rn, state.user_R, state.parent_R)
+        edges, score_E = _candidates(queries, level, state, logp_RK, [nodes[level] for nodes in dead], log_boost)
+        last = level == depth - 1
+        keep = [query.num_results or query.width if last else query.width for query in queries]
+        state = _select(state, edges, score_E, torch.tensor(keep), last)
+    return [_answer(state, user, depth) for user in range(len(queries))]
 
 
 def level_log_probs(hidden_RD: Tensor, head_KD: Tensor) -> Tensor:
@@ -101,65 +108,80 @@ def level_log_probs(hidden_RD: Tensor, head_KD: Tensor) -> Tensor:
     return F.log_softmax(F.linear(hidden_RD, head_KD).float(), -1)
 
 
-def _root(users: int) -> _State:
-    zeros = torch.zeros(users, 1, dtype=torch.int64)
-    empty = torch.zeros(users, 1, 0)
-    return _State(torch.zeros(users, 1), zeros, zeros, empty.long(), empty)
+def _leaves(query: BeamQuery) -> Tensor:
+    leaves = query.trie.find(query.excluded)
+    return leaves[leaves >= 0]
 
 
-def _dead_keys(trie: SidTrie, excluded: Sequence[Tensor]) -> list[Tensor] | None:
-    if not any(leaves.numel() for leaves in excluded):
-        return None
-    per_user = [trie.dead_nodes(leaves) for leaves in excluded]
-    return [
-        torch.cat([user * trie.num_nodes(level + 1) + dead[level] for user, dead in enumerate(per_user)])
-        for level in range(trie.depth)
-    ]
+def _roots(queries: Sequence[BeamQuery]) -> _State:
+    user_R = torch.tensor([user for user, query in enumerate(queries) if query.trie.num_leaves], dtype=torch.int64)
+    empty = torch.zeros(user_R.numel(), 0)
+    exact_U = torch.ones(len(queries), dtype=torch.bool)
+    zeros = torch.zeros_like(user_R)
+    return _State(user_R, user_R, zeros, empty.long(), torch.zeros(user_R.numel()), empty, exact_U)
 
 
-def _select(
+def _candidates(
+    queries: Sequence[BeamQuery],
+    level: int,
     state: _State,
-    edges: Edges,
-    user_E: Tensor,
-    total_E: Tensor,
-    edge_score_E: Tensor,
-    width: int,
-    widths: Sequence[int],
-) -> _State:
-    """Keep the best candidates of each user; users with fewer get dead beams."""
-    users, beams = state.score_UW.shape
-    count_U = torch.bincount(user_E, minlength=users)
+    logp_RK: Tensor,
+    dead: Sequence[Tensor],
+    log_boost: float,
+) -> tuple[Edges, Tensor]:
+    """All legal children of all beams and their own log-probabilities [E]; -inf for dead ones."""
+    parts = []
+    for trie in {id(query.trie): query.trie for query in queries}.values():
+        users = [user for user, query in enumerate(queries) if query.trie is trie]
+        row_G = torch.nonzero(torch.isin(state.user_R, torch.tensor(users)))[:, 0]
+        edges = trie.expand(level, state.node_R[row_G])
+        score_E = trie.smooth(level, logp_RK[row_G], edges, log_boost)
+        edges = Edges(row_G[edges.row_E], edges.code_E, edges.child_E)
+        nodes = trie.num_nodes(level + 1)
+        gone = torch.cat([user * nodes + dead[user] for user in users])
+        if gone.numel():
+            is_dead = torch.isin(state.user_R[edges.row_E] * nodes + edges.child_E, gone)
+            score_E = score_E.masked_fill(is_dead, float("-inf"))
+        parts.append((edges, score_E))
+    rows, codes, children = (
+        torch.cat([getattr(edges, name) for edges, _ in parts]) for name in ("row_E", "code_E", "child_E")
+    )
+    order = torch.argsort(rows, stable=True) if len(parts) > 1 else slice(None)
+    return Edges(rows[order], codes[order], children[order]), torch.cat([score for _, score in parts])[order]
+
+
+def _select(state: _State, edges: Edges, score_E: Tensor, keep_U: Tensor, last: bool) -> _State:
+    """Keep the best candidates of each user; of equal ones those with the smaller codes."""
+    total_E = state.score_R[edges.row_E] + score_E
+    user_E = state.user_R[edges.row_E]
+    count_U = torch.bincount(user_E, minlength=keep_U.numel())
     first_U = torch.cumsum(count_U, 0) - count_U
-    most = max(int(count_U.max()), width)
-    place_E = torch.arange(user_E.numel()) - first_U[user_E]
-    candidates = torch.full((users, most), float("-inf"))
-    candidates[user_E, place_E] = total_E
-    score_UW, place_UW = candidates.topk(width, dim=1)
-    narrow = torch.arange(width)[None] >= torch.tensor(widths)[:, None]
-    score_UW = score_UW.masked_fill(narrow, float("-inf"))
-    alive = torch.isfinite(score_UW)
-    edge_UW = torch.where(alive, first_U[:, None] + place_UW, 0)
-    if not user_E.numel():
-        return _dead(state, width)
-    parent_UW = torch.where(alive, edges.row_E[edge_UW] % beams, 0)
-    codes = torch.where(alive, edges.code_E[edge_UW], 0)
-    gather = parent_UW[..., None].expand(-1, -1, state.codes_UWl.shape[2])
+    place_C = torch.arange(int(count_U.max()))
+    padded_UC = total_E[(first_U[:, None] + place_C).clamp(max=total_E.numel() - 1)]
+    # comparing with -inf is false for NaN, too
+    real_UC = (place_C < count_U[:, None]) & (padded_UC > float("-inf"))
+    rank_UC = torch.argsort(
+        torch.argsort(padded_UC.masked_fill(~real_UC, float("-inf")), dim=1, descending=True, stable=True), dim=1
+    )
+    chosen_UC = real_UC & (rank_UC < keep_U[:, None])
+    user_R, place_R = torch.nonzero(chosen_UC, as_tuple=True)
+    edge_R = first_U[user_R] + place_R
+    parent_R = edges.row_E[edge_R]
     return _State(
-        score_UW=score_UW,
-        node_UW=torch.where(alive, edges.child_E[edge_UW], 0),
-        parent_UW=parent_UW,
-        codes_UWl=torch.cat([state.codes_UWl.gather(1, gather), codes[..., None]], -1),
-        level_score_UWl=torch.cat([state.level_score_UWl.gather(1, gather), edge_score_E[edge_UW][..., None]], -1),
+        user_R=user_R,
+        parent_R=parent_R,
+        node_R=edges.child_E[edge_R],
+        codes_Rn=torch.cat([state.codes_Rn[parent_R], edges.code_E[edge_R, None]], 1),
+        score_R=total_E[edge_R],
+        level_score_Rn=torch.cat([state.level_score_Rn[parent_R], score_E[edge_R, None]], 1),
+        exact_U=state.exact_U if last else state.exact_U & (real_UC.sum(1) <= keep_U),
     )
 
 
-def _dead(state: _State, width: int) -> _State:
-    users, _, length = state.codes_UWl.shape
-    zeros = torch.zeros(users, width, dtype=torch.int64)
-    codes = torch.zeros(users, width, length + 1, dtype=torch.int64)
-    return _State(torch.full((users, width), float("-inf")), zeros, zeros, codes, codes.float())
-
-
-def _answer(state: _State, user: int) -> Beams:
-    alive = state.alive_UW[user]
-    return Beams(state.codes_UWl[user][alive], state.score_UW[user][alive], state.level_score_UWl[user][alive])
+def _answer(state: _State, user: int, depth: int) -> Beams:
+    row_n = torch.nonzero(state.user_R == user)[:, 0]
+    row_n = row_n[torch.argsort(state.score_R[row_n], descending=True, stable=True)]
+    codes_nL, level_score_nL = state.codes_Rn[row_n], state.level_score_Rn[row_n]
+    if not row_n.numel():  # the search may have ended before the last level
+        codes_nL, level_score_nL = codes_nL.new_zeros(0, depth), level_score_nL.new_zeros(0, depth)
+    return Beams(codes_nL, state.score_R[row_n], level_score_nL, bool(state.exact_U[user]))

@@ -81,6 +81,25 @@ class GroundedLM(nn.Module):
         """Logits over one level's codes, float32 [..., K]."""
         return F.linear(hidden, self.level_head(level)).float()
 
+    @torch.no_grad()
+    def write_row(self, level: int, code: int, input_D: Tensor, output_D: Tensor) -> None:
+        """Replace one token's input and output row; a tied head is untied by the first pair that differs.
+
+        Raises:
+            ValueError: there is no such token, or a row is not D finite floats.
+        """
+        if not (0 <= level < self.space.levels and 0 <= code < self.space.codes):
+            raise ValueError(f"no token of level {level} and code {code}")
+        for row_D in (input_D, output_D):
+            if row_D.shape != self.sid_rows.shape[1:] or not torch.isfinite(row_D).all():
+                raise ValueError(f"an embedding row must be {self.sid_rows.shape[1]} finite floats")
+        if self.sid_head is None and not torch.equal(input_D, output_D):
+            self.sid_head = nn.Parameter(self.sid_rows.clone(), requires_grad=self.sid_rows.requires_grad)
+        row = self.space.level_start(level) - self.space.first_token_id + code
+        self.sid_rows[row] = input_D.to(self.dtype)
+        if self.sid_head is not None:
+            self.sid_head[row] = output_D.to(self.dtype)
+
     def _looked_back_memory(self, token_BT: Tensor) -> Tensor | float:
         if self.memory is None:
             return 0.0

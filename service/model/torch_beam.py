@@ -3,7 +3,8 @@
 Each step re-reads every beam's own few codes against the cached prompt under a block mask, then drops them from the
 cache, so the prompt KV is never copied per beam. Used by training evaluation and the torch engine.
 
-Shapes: U users, W beams, T prompt tokens, l codes so far, K codes, D model width, Q = W * l.
+Shapes: U users, R live beams, W beams of the fullest user, T prompt tokens, n codes so far, K codes, D model width,
+Q = W * n.
 """
 
 from collections.abc import Sequence
@@ -41,21 +42,24 @@ class TorchBeamModel:
         """Log-probabilities of the first code, float32 [U, K]."""
         return level_log_probs(self._last_UD, self._model.level_head(0))
 
-    def next(self, codes_UWl: Tensor, parent_UW: Tensor) -> Tensor:
-        """Log-probabilities of the next code, float32 [U * W, K]; parents need no bookkeeping here."""
-        users, width, length = codes_UWl.shape
-        inputs = self._model.embed_items(codes_UWl).flatten(1, 2)
+    def next(self, codes_Rn: Tensor, user_R: Tensor, parent_R: Tensor) -> Tensor:
+        """Log-probabilities of the next code, float32 [R, K]; parents need no bookkeeping here."""
+        place_R = beam_places(user_R)
+        width, length = int(place_R.max()) + 1, codes_Rn.shape[1]
+        # places without a beam hold code 0 and are never read
+        codes_UWn = torch.zeros(self._length_U.numel(), width, length, dtype=torch.int64)
+        codes_UWn[user_R, place_R] = codes_Rn
         offset_Q = torch.arange(length).repeat(width)
         output = self._model.lm.base_model(
-            inputs_embeds=inputs,
+            inputs_embeds=self._model.embed_items(codes_UWn).flatten(1, 2),
             position_ids=self._length_U[:, None] + offset_Q[None],
             attention_mask=self._mask(width, length),
             past_key_values=self._cache,
             use_cache=True,
         )
         self._cache.crop(-width * length)
-        hidden = output.last_hidden_state.view(users, width, length, -1)[:, :, -1]
-        return level_log_probs(hidden.flatten(0, 1), self._model.level_head(length))
+        hidden = output.last_hidden_state.unflatten(1, (width, length))[user_R, place_R, -1]
+        return level_log_probs(hidden, self._model.level_head(length))
 
     def _mask(self, width: int, length: int) -> Tensor:
         """Additive mask [U, 1, Q, T + Q]: a beam sees its user's real prompt and its own earlier codes."""
@@ -72,3 +76,8 @@ class TorchBeamModel:
             -1,
         )
         return torch.where(seen[:, None], 0.0, lowest).to(self._model.dtype)
+
+
+def beam_places(user_R: Tensor) -> Tensor:
+    """Each row's number among the rows of its user, int64 [R]; ``user_R`` is ascending."""
+    return torch.arange(user_R.numel(), device=user_R.device) - torch.searchsorted(user_R, user_R)

@@ -158,7 +158,7 @@ async def test_new_items_join_the_running_engine_with_the_smoothed_scores(twin: 
     tensors = twin.checkpoint.catalog_tensors()
     mixer = SiblingMixer(twin.codes_NL, tensors.embedding_NE, codes, temperature=0.1)
     embeddings = np.random.default_rng(1).normal(size=(12, tensors.embedding_NE.shape[1])).astype(np.float32)
-    delta = CatalogDelta(1, new, (), mixer.mixes(list(zip(new, embeddings, strict=True))))
+    delta = CatalogDelta(1, 0, new, (), mixer.mixes(list(zip(new, embeddings, strict=True))))
     await twin.vllm.update_catalog(delta)
     await twin.torch.update_catalog(delta)
     history = twin.history(20, seed=3)

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from service.model.beam import Beams, beam_search
+from service.model.beam import BeamQuery, Beams, beam_search
 from service.model.semantic_ids import Sid
 from service.model.trie import SidTrie
 
 CODES, LEVELS = 5, 3
 ALL_SIDS = np.array(list(itertools.product(range(CODES), repeat=LEVELS)))
-NOTHING = torch.tensor([], dtype=torch.int64)
 
 
 @dataclass
@@ -35,13 +34,20 @@ class TableModel:
     def first(self) -> Tensor:
         return self.tables[0]
 
-    def next(self, codes_UWl: Tensor, parent_UW: Tensor) -> Tensor:
-        users, width, level = codes_UWl.shape
-        index = (torch.arange(users)[:, None].expand(users, width), *codes_UWl.unbind(-1))
-        return self.tables[level][index].flatten(0, 1)
+    def next(self, codes_Rn: Tensor, user_R: Tensor, parent_R: Tensor) -> Tensor:
+        return self.tables[codes_Rn.shape[1]][(user_R, *codes_Rn.unbind(1))]
 
     def score(self, user: int, sid: Sid) -> float:
         return sum(float(self.tables[level][(user, *sid[: level + 1])]) for level in range(LEVELS))
+
+
+def search(
+    sids: NDArray[np.int64], model: TableModel, widths: list[int], excluded: list[NDArray[np.int64]] | None = None
+) -> list[Beams]:
+    trie = SidTrie.build(sids, CODES)
+    without = excluded or [sids[:0]] * len(widths)
+    queries = [BeamQuery(trie, width, torch.from_numpy(gone)) for width, gone in zip(widths, without, strict=True)]
+    return beam_search(model, queries)
 
 
 def brute_force(model: TableModel, user: int, sids: set[Sid]) -> list[tuple[float, Sid]]:
@@ -60,10 +66,8 @@ def random_sids(seed: int, count: int) -> NDArray[np.int64]:
 @given(seed=st.integers(0, 10**6), count=st.integers(1, 125), excluded=st.integers(0, 125))
 def test_a_wide_beam_equals_brute_force_with_exclusions(seed: int, count: int, excluded: int) -> None:
     sids = random_sids(seed, count)
-    trie = SidTrie.build(sids, CODES)
     model = TableModel.random(2, seed)
-    gone = trie.find(torch.from_numpy(sids[:excluded]))
-    both = beam_search(trie, model, [125, 125], [gone, NOTHING])
+    both = search(sids, model, [125, 125], [sids[:excluded], sids[:0]])
     for user, dead in ((0, sids[:excluded]), (1, sids[:0])):
         legal = {tuple(sid) for sid in sids.tolist()} - {tuple(sid) for sid in dead.tolist()}
         want = brute_force(model, user, legal)
@@ -77,8 +81,7 @@ def test_any_beam_returns_legal_distinct_sids_best_first_and_fills_its_width(
     seed: int, count: int, width: int, excluded: int
 ) -> None:
     sids = random_sids(seed, count)
-    trie = SidTrie.build(sids, CODES)
-    beams = beam_search(trie, TableModel.random(1, seed), [width], [trie.find(torch.from_numpy(sids[:excluded]))])[0]
+    beams = search(sids, TableModel.random(1, seed), [width], [sids[:excluded]])[0]
     legal = {tuple(sid) for sid in sids[excluded:].tolist()}
     found = as_sids(beams)
     assert len(found) == min(width, len(legal))
@@ -89,83 +92,74 @@ def test_any_beam_returns_legal_distinct_sids_best_first_and_fills_its_width(
 
 
 def test_users_of_different_widths_do_not_disturb_each_other() -> None:
-    trie = SidTrie.build(random_sids(3, 60), CODES)
-    model = TableModel.random(3, 3)
-    together = beam_search(trie, model, [1, 7, 60], [NOTHING] * 3)
+    sids, model = random_sids(3, 60), TableModel.random(3, 3)
+    together = search(sids, model, [1, 7, 60])
     for user, width in enumerate((1, 7, 60)):
-        alone = beam_search(trie, TableModel([t[user : user + 1] for t in model.tables]), [width], [NOTHING])[0]
+        alone = search(sids, TableModel([t[user : user + 1] for t in model.tables]), [width])[0]
         assert as_sids(together[user]) == as_sids(alone)
 
 
 def test_minionerec_50_an_empty_allowed_list_is_an_empty_answer_not_an_unmasked_one() -> None:
     sids = random_sids(1, 20)
-    trie = SidTrie.build(sids, CODES)
-    everything = trie.find(torch.from_numpy(sids))
-    assert as_sids(beam_search(trie, TableModel.random(1, 1), [5], [everything])[0]) == []
+    assert as_sids(search(sids, TableModel.random(1, 1), [5], [sids])[0]) == []
 
 
 def test_transformers_27676_an_empty_catalogue_gives_a_short_list_not_nan() -> None:
-    trie = SidTrie.build(np.zeros((0, LEVELS), np.int64), CODES)
-    beams = beam_search(trie, TableModel.random(2, 0), [5, 5], [NOTHING, NOTHING])
+    beams = search(ALL_SIDS[:0], TableModel.random(2, 0), [5, 5])
     assert [as_sids(found) for found in beams] == [[], []]
 
 
 def test_transformers_22890_legal_codes_of_probability_zero_do_not_lift_the_constraint() -> None:
     sids = np.array([[0, 0, 0], [1, 1, 1]])
-    trie = SidTrie.build(sids, CODES)
     model = TableModel.random(1, 0)
     model.tables[0][0, 0] = float("-inf")
-    assert as_sids(beam_search(trie, model, [5], [NOTHING])[0]) == [(1, 1, 1)]
+    assert as_sids(search(sids, model, [5])[0]) == [(1, 1, 1)]
     model.tables[0][0, 1] = float("-inf")
-    assert as_sids(beam_search(trie, model, [5], [NOTHING])[0]) == []
+    assert as_sids(search(sids, model, [5])[0]) == []
 
 
 def test_genre_51_the_constraint_follows_the_whole_prefix_not_the_last_code() -> None:
-    trie = SidTrie.build(np.array([[0, 1, 2], [3, 1, 4]]), CODES)
-    found = as_sids(beam_search(trie, TableModel.random(1, 5), [50], [NOTHING])[0])
+    found = as_sids(search(np.array([[0, 1, 2], [3, 1, 4]]), TableModel.random(1, 5), [50])[0])
     assert sorted(found) == [(0, 1, 2), (3, 1, 4)]
 
 
 def test_tensorrt_llm_7368_every_beam_is_constrained_not_only_the_first() -> None:
     sids = random_sids(8, 30)
-    found = as_sids(beam_search(SidTrie.build(sids, CODES), TableModel.random(1, 8), [30], [NOTHING])[0])
+    found = as_sids(search(sids, TableModel.random(1, 8), [30])[0])
     assert {tuple(sid) for sid in sids.tolist()} == set(found)
 
 
 def test_static_5_items_and_a_beam_of_10_give_5_items() -> None:
     sids = random_sids(2, 5)
-    assert len(as_sids(beam_search(SidTrie.build(sids, CODES), TableModel.random(1, 2), [10], [NOTHING])[0])) == 5
+    assert len(as_sids(search(sids, TableModel.random(1, 2), [10])[0])) == 5
 
 
 def test_vllm_31081_beams_follow_their_own_parents() -> None:
-    sids = ALL_SIDS
-    trie = SidTrie.build(sids, CODES)
-
     class Recorder(TableModel):
-        seen = NOTHING
+        seen = torch.zeros(2, 0, dtype=torch.int64)
+        users = torch.arange(2)
 
-        def next(self, codes_UWl: Tensor, parent_UW: Tensor) -> Tensor:
-            if codes_UWl.shape[-1] == 2:
-                previous = self.seen.gather(1, parent_UW)
-                assert torch.equal(previous, codes_UWl[..., 0])
-            self.seen = codes_UWl[..., 0]
-            return super().next(codes_UWl, parent_UW)
+        def next(self, codes_Rn: Tensor, user_R: Tensor, parent_R: Tensor) -> Tensor:
+            assert torch.equal(self.seen[parent_R], codes_Rn[:, :-1])
+            assert torch.equal(self.users[parent_R], user_R)
+            self.seen, self.users = codes_Rn, user_R
+            return super().next(codes_Rn, user_R, parent_R)
 
-    beam_search(trie, Recorder(TableModel.random(2, 4).tables), [9, 4], [NOTHING, NOTHING])
+    search(ALL_SIDS, Recorder(TableModel.random(2, 4).tables), [9, 4])
 
 
 def test_vllm_10792_a_beam_wider_than_20_is_served() -> None:
-    beams = beam_search(SidTrie.build(ALL_SIDS, CODES), TableModel.random(1, 6), [100], [NOTHING])[0]
+    beams = search(ALL_SIDS, TableModel.random(1, 6), [100])[0]
     assert len(as_sids(beams)) == 100
 
 
 def test_transformers_17812_and_lc_rec_17_no_answer_holds_a_sid_twice() -> None:
     for seed in range(20):
         sids = random_sids(seed, 40)
-        found = as_sids(beam_search(SidTrie.build(sids, CODES), TableModel.random(1, seed), [40], [NOTHING])[0])
+        found = as_sids(search(sids, TableModel.random(1, seed), [40])[0])
         assert len(found) == len(set(found)) == 40
 
 
 def test_tensorrt_llm_12838_and_xllm_488_a_beam_far_wider_than_the_catalogue_ends_with_all_of_it() -> None:
-    beams = beam_search(SidTrie.build(ALL_SIDS, CODES), TableModel.random(2, 9), [5000, 512], [NOTHING, NOTHING])
+    beams = search(ALL_SIDS, TableModel.random(2, 9), [5000, 512])
     assert [len(as_sids(found)) for found in beams] == [125, 125]
