@@ -1,4 +1,4 @@
-"""The command ``groundrec``: serve, check, histories load; training's commands beside them where it is installed.
+"""The command ``groundrec``: serve, check, histories load, bench; training's commands where it is installed.
 
 Whatever makes a start impossible ends as one line on stderr and exit code 2. It parses and prints; the work is
 elsewhere, and imported only by the command that needs it.
@@ -18,7 +18,7 @@ app = typer.Typer(name="groundrec", no_args_is_help=True, add_completion=False, 
 histories_app = typer.Typer(no_args_is_help=True, help="Users' histories in Redis.")
 app.add_typer(histories_app, name="histories")
 
-OWN_COMMANDS = {"serve", "check", "histories"}
+OWN_COMMANDS = {"serve", "check", "histories", "bench"}
 TRAINING_COMMANDS = ("train", "ground", "evaluate", "inspect")
 
 
@@ -121,6 +121,13 @@ def mount_training(app: typer.Typer) -> None:
     app.add_typer(training_app)
 
 
+def mount_benchmarks(app: typer.Typer) -> None:
+    """Add ``groundrec bench``, whose commands import what they measure only when they are called."""
+    from loadtest.cli import app as bench_app
+
+    app.add_typer(bench_app, name="bench")
+
+
 def _untrained(reason: str) -> Any:
     def command(arguments: Annotated[list[str] | None, typer.Argument(hidden=True)] = None) -> NoReturn:
         """Needs the extra `train`."""
@@ -131,6 +138,7 @@ def _untrained(reason: str) -> Any:
 
 def main() -> None:
     """The console script."""
+    mount_benchmarks(app)
     if not OWN_COMMANDS.intersection(sys.argv[1:2]):
         mount_training(app)
     try:

@@ -1,0 +1,50 @@
+"""The commands under ``groundrec bench``: each measures something and prints one JSON object on its last line."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="Benchmarks; see loadtest/README.md.")
+
+
+@app.callback()
+def bench() -> None:
+    """Benchmarks; see loadtest/README.md."""
+
+
+@app.command()
+def engine(
+    preset: Annotated[str, typer.Option(help="smoke, standard, full, gpu-nvidia or gpu-flashrec")] = "standard",
+    work: Annotated[Path, typer.Option(help="checkpoints, logs and finished parts; a second call goes on")] = Path(
+        "runs/bench-engine"
+    ),
+    only: Annotated[str, typer.Option(help="sections, comma-separated")] = "agreement,cells,costs,served,constraint",
+    modes: Annotated[str, typer.Option(help="eager, compiled or both")] = "eager,compiled",
+    minutes: Annotated[float, typer.Option(help="begin no new part after this; call again to go on")] = 1e9,
+    threads: Annotated[int, typer.Option(min=1, help="threads of every contender")] = 1,
+    kv_gib: Annotated[float, typer.Option(help="KV cache of every vLLM engine, GiB")] = 1.0,
+    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    table: Annotated[Path | None, typer.Option(help="write the results as Markdown here")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="write rows and verdicts here")] = None,
+) -> None:
+    """Ours beside vLLM's beam, one-token requests, Hugging Face, a torch loop and the hardware line."""
+    from loadtest.engine.bench import Bench, BenchOptions, write_results
+
+    options = BenchOptions(
+        preset=preset,
+        work=work,
+        only=tuple(only.split(",")),
+        modes=tuple(modes.split(",")),
+        minutes=minutes,
+        threads=threads,
+        kv_gib=kv_gib,
+        device=device,
+        say=lambda line: typer.echo(line, err=True),
+    )
+    bench = Bench(options)
+    typer.echo(write_results(bench, bench.run(), json_file, table))
+
+
+if __name__ == "__main__":
+    app()
