@@ -96,7 +96,11 @@ class PromptRecipe(_Part):
 
 
 class FinetuneRecipe(_Part):
-    """Fine-tuning on next-item generation; ``stride`` targets to a window (None: half of the history)."""
+    """Fine-tuning on next-item generation; ``stride`` targets to a window (None: half of the history).
+
+    ``alignment_steps`` of text <-> SID pairs come first, through the whole model; ``alignment_weight`` > 0 adds the
+    loss of such a batch to every step.
+    """
 
     epochs: int = Field(default=4, ge=1)
     batch_size: int = Field(default=64, ge=1)
@@ -108,6 +112,10 @@ class FinetuneRecipe(_Part):
     patience: int = Field(default=2, ge=1)
     valid_users: int = Field(default=300, ge=1)
     save_every: int = Field(default=50, ge=1)
+    alignment_steps: int = Field(default=0, ge=0)
+    alignment_weight: float = Field(default=0.0, ge=0)
+    alignment_batch_size: int = Field(default=32, ge=1)
+    alignment_text_tokens: int = Field(default=28, ge=1)
 
 
 class EvaluateRecipe(_Part):

@@ -2,8 +2,9 @@
 
 The code of level l is predicted from the hidden state one place before, over the K codes of its level. The decoder,
 the SID rows and the memory move, the text vocabulary does not. Every few steps the whole state is stored, so that a
-killed run continues with the next batch and ends with the same weights. It knows nothing of stages or files but the
-one state file it is given.
+killed run continues with the next batch and ends with the same weights. Pairs of text and SID may be learned too,
+before (GTI's unfrozen second stage) or beside it (LC-Rec's alignment tasks). It knows nothing of stages or files but
+the one state file it is given.
 
 Shapes: B windows, N items, L levels, D model width, M predicted items.
 """
@@ -29,12 +30,17 @@ from training.progress import Progress, silent
 from training.state_file import load_state, save_state
 
 Validate = Callable[[], float]
+Alignment = Callable[[int], Tensor]
 Log = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class FinetuneOptions:
-    """How long and how fast."""
+    """How long and how fast.
+
+    ``alignment_steps`` train on pairs alone before the first epoch; with ``alignment_weight`` above 0 every later step
+    adds the loss of a batch of pairs.
+    """
 
     epochs: int
     lr: float
@@ -44,6 +50,8 @@ class FinetuneOptions:
     patience: int = 2
     save_every: int = 50
     log_every: int = 10
+    alignment_steps: int = 0
+    alignment_weight: float = 0.0
 
 
 @dataclass(slots=True)
@@ -104,6 +112,7 @@ class Finetuner:
         plan: how batches are cut.
         options: how long and how fast.
         validate: measures the model after each epoch, higher is better.
+        alignment: the loss of the n-th batch of pairs, where the options ask for pairs.
     """
 
     def __init__(
@@ -114,13 +123,16 @@ class Finetuner:
         plan: BatchPlan,
         options: FinetuneOptions,
         validate: Validate,
+        alignment: Alignment | None = None,
     ) -> None:
+        if alignment is None and (options.alignment_steps or options.alignment_weight):
+            raise ValueError("the options ask for alignment, but there are no pairs")
         self.model, self.state = model, FinetuneState()
         self._codes_NL, self._train, self._plan, self._options = codes_NL, train, plan, options
-        self._validate = validate
+        self._validate, self._alignment = validate, alignment
         groups = parameter_groups(model, options)
         self._weights = [weight for group in groups for weight in group.parameters]
-        self.total_steps = plan.total_steps(train, options.epochs)
+        self.total_steps = options.alignment_steps + plan.total_steps(train, options.epochs)
         self._optimizer = MasterAdamW(groups, self.total_steps, warmup=self._warmup())
         self._best: list[Tensor] = []
         self._fingerprint = f"{plan} {options} {model.space} {self.total_steps} {model.dtype}"
@@ -137,8 +149,11 @@ class Finetuner:
         """
         if state_file is not None:
             self._load(state_file)
+        log = log or (lambda row: None)
+        while self._optimizer.steps < self._options.alignment_steps:
+            self._after_step(self._timed(self._align), state_file, log, progress)
         while self.state.epoch < self._options.epochs and not self.state.stale(self._options.patience):
-            self._run_epoch(state_file, log or (lambda row: None), progress)
+            self._run_epoch(state_file, log, progress)
         self._restore_best()
         if state_file is not None:
             state_file.unlink(missing_ok=True)
@@ -148,38 +163,55 @@ class Finetuner:
         batches = self._plan.epoch(self._train, self.state.epoch)
         self.model.train()
         while self.state.batch < len(batches):
-            row = self._step(batches[self.state.batch])
-            done = self._optimizer.steps
-            progress(done, self.total_steps, f"loss {row['loss']:.3f}")
-            if done % self._options.log_every == 0:
-                log(row)
-            if state_file is not None and done % self._options.save_every == 0:
-                self._save(state_file)
+            windows = batches[self.state.batch]
+            row = self._timed(lambda windows=windows: self._predict(windows))  # type: ignore[misc]
+            self._after_step(row, state_file, log, progress)
         self._end_epoch(log)
         if state_file is not None:
             self._save(state_file)
 
-    def _step(self, windows: list[Window]) -> dict[str, Any]:
-        wall, cpu = time.monotonic(), time.process_time()
-        loss = next_item_loss(self.model, collate(windows, self._codes_NL))
+    def _after_step(self, row: dict[str, Any], state_file: Path | None, log: Log, progress: Progress) -> None:
+        done = self._optimizer.steps
+        progress(done, self.total_steps, f"loss {row['loss']:.3f}")
+        if done % self._options.log_every == 0:
+            log(row)
+        if state_file is not None and done % self._options.save_every == 0:
+            self._save(state_file)
+
+    def _align(self) -> dict[str, Any]:
+        """One step on pairs alone."""
+        assert self._alignment is not None
+        self.model.train()
+        loss = self._alignment(self._optimizer.steps)
         loss.backward()  # type: ignore[no-untyped-call]
         norm = self._optimizer.step()
-        state = self.state
+        return {"epoch": "alignment", "loss": float(loss.detach()), "gradient_norm": norm, "tokens": 0}
+
+    def _predict(self, windows: list[Window]) -> dict[str, Any]:
+        """One step on next items, and on pairs beside them if the options say so."""
+        step, state = self._optimizer.steps, self.state
+        loss = next_item_loss(self.model, collate(windows, self._codes_NL))
+        total = loss
+        if self._options.alignment_weight and self._alignment is not None:
+            total = loss + self._options.alignment_weight * self._alignment(step)
+        total.backward()  # type: ignore[no-untyped-call]
+        norm = self._optimizer.step()
         state.batch += 1
         state.losses.append(float(loss.detach()))
-        wall, cpu = time.monotonic() - wall, time.process_time() - cpu
-        state.wall_seconds, state.cpu_seconds = state.wall_seconds + wall, state.cpu_seconds + cpu
         tokens = num_tokens(windows, self._codes_NL.shape[1], self.model.get_buffer("prefix_ids").numel())
         state.tokens += tokens
-        return {
-            "step": self._optimizer.steps,
-            "epoch": state.epoch,
-            "loss": state.losses[-1],
-            "gradient_norm": norm,
-            "tokens_per_second": tokens / max(wall, 1e-9),
-            "wall_seconds": state.wall_seconds,
-            "cpu_seconds": state.cpu_seconds,
-        }
+        return {"epoch": state.epoch, "loss": state.losses[-1], "gradient_norm": norm, "tokens": tokens}
+
+    def _timed(self, step: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Take a step and say what it cost."""
+        wall, cpu = time.monotonic(), time.process_time()
+        row = step()
+        wall, cpu = time.monotonic() - wall, time.process_time() - cpu
+        state = self.state
+        state.wall_seconds, state.cpu_seconds = state.wall_seconds + wall, state.cpu_seconds + cpu
+        rate = {"tokens_per_second": row.pop("tokens") / max(wall, 1e-9)}
+        spent = {"wall_seconds": state.wall_seconds, "cpu_seconds": state.cpu_seconds}
+        return {"step": self._optimizer.steps} | row | rate | spent
 
     def _end_epoch(self, log: Log) -> None:
         state = self.state

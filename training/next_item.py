@@ -6,13 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from service.model.grounded_lm import GroundedLM
+from training.backbone import Backbone
 from training.batches import BatchPlan
 from training.config import Recipe
 from training.evaluate import sample
-from training.finetune import FinetuneOptions, Finetuner, Validate
+from training.finetune import Alignment, FinetuneOptions, Finetuner, Validate
+from training.grounding.pair_loss import PairLoss
+from training.grounding.templates import PairMaker
 from training.metrics import gains, target_ranks
 from training.recommender import BeamRecommender
 from training.stages import RunFolder
@@ -21,12 +25,28 @@ from training.training_data import TrainingData
 VALID_BEAM = 20
 VALID_K = 10
 LOG = "finetune.jsonl"
+OPTIONS = (
+    "epochs",
+    "lr",
+    "memory_lr_factor",
+    "weight_decay",
+    "warmup_steps",
+    "patience",
+    "save_every",
+    "alignment_steps",
+    "alignment_weight",
+)
 
 
 def train_next_item(
-    model: GroundedLM, recipe: Recipe, data: TrainingData, codes_NL: NDArray[np.int64], run: RunFolder
+    model: GroundedLM,
+    recipe: Recipe,
+    data: TrainingData,
+    codes_NL: NDArray[np.int64],
+    run: RunFolder,
+    alignment: Alignment | None = None,
 ) -> dict[str, Any]:
-    """Fine-tune ``model`` in place; returns what happened."""
+    """Fine-tune ``model`` in place; returns what happened. ``alignment`` is needed if the recipe asks for pairs."""
     state_file = run.state_file("finetune")
     tuner = Finetuner(
         model,
@@ -35,6 +55,7 @@ def train_next_item(
         batch_plan(recipe),
         options(recipe),
         _validation(model, recipe, data, codes_NL),
+        alignment,
     )
     if not state_file.exists():
         (run.path / LOG).unlink(missing_ok=True)
@@ -43,6 +64,7 @@ def train_next_item(
     run.reporter.say(f"finetune: NDCG@{VALID_K} on validation {' '.join(f'{v:.4f}' for v in state.validation)}")
     return {
         "steps": len(state.losses),
+        "alignment_pairs": _alignment_pairs(recipe, len(state.losses)),
         "final_loss": float(np.mean(state.losses[-20:])),
         "validation_ndcg": state.validation,
         "best_epoch": state.best_epoch,
@@ -60,8 +82,24 @@ def batch_plan(recipe: Recipe) -> BatchPlan:
 def options(recipe: Recipe) -> FinetuneOptions:
     """How long and how fast the recipe fine-tunes."""
     part = recipe.finetune
-    names = ("epochs", "lr", "memory_lr_factor", "weight_decay", "warmup_steps", "patience", "save_every")
-    return FinetuneOptions(**{name: getattr(part, name) for name in names})
+    return FinetuneOptions(**{name: getattr(part, name) for name in OPTIONS})
+
+
+def alignment_of(
+    model: GroundedLM, recipe: Recipe, backbone: Backbone, codes_NL: NDArray[np.int64], item_texts: list[str]
+) -> Alignment | None:
+    """The loss of pairs through ``model``, if the recipe asks for pairs."""
+    part = recipe.finetune
+    if not part.alignment_steps and not part.alignment_weight:
+        return None
+    pairs = PairMaker.of(backbone, model.space, item_texts, part.alignment_text_tokens)
+    codes = torch.from_numpy(codes_NL)
+    return PairLoss(model, pairs, codes, backbone.output_rows, part.alignment_batch_size, recipe.seed).loss
+
+
+def _alignment_pairs(recipe: Recipe, steps: int) -> int:
+    part = recipe.finetune
+    return part.alignment_batch_size * (part.alignment_steps + (steps if part.alignment_weight else 0))
 
 
 def _validation(model: GroundedLM, recipe: Recipe, data: TrainingData, codes_NL: NDArray[np.int64]) -> Validate:

@@ -25,7 +25,7 @@ from training.evaluate import Evaluation, baselines_of, sample, tables
 from training.export import Exported
 from training.grounding.base import GroundingContext
 from training.histories import write_histories
-from training.next_item import train_next_item
+from training.next_item import alignment_of, train_next_item
 from training.recommender import BeamRecommender
 from training.stages import RunFolder, Stage, write_json
 from training.teacher_forced import teacher_forced_accuracy
@@ -115,7 +115,9 @@ class Pipeline:
         def make(folder: Path) -> None:
             parts = self._parts()
             model = parts.assemble()
-            result = train_next_item(model, self.recipe, self.data, self.codes_NL, self.run)
+            item_texts = texts(self.data.dataset.items)
+            alignment = alignment_of(model, self.recipe, parts.backbone, self.codes_NL, item_texts)
+            result = train_next_item(model, self.recipe, self.data, self.codes_NL, self.run, alignment)
             save_weights(model, folder)
             write_json(folder / "finetune.json", result)
             context = self._grounding_context(parts.backbone, parts.space)

@@ -10,9 +10,12 @@ from service.model.grounded_lm import GroundedLM
 from service.model.prefix_memory import PrefixMemory, PrefixMemoryConfig
 from service.model.semantic_ids import SidSpace
 from tests.training.tiny_backbone import WIDTH, backbone
+from training.backbone import Backbone, add_sid_tokens
 from training.batches import Batch, BatchPlan
 from training.errors import ResumeError
 from training.finetune import FinetuneOptions, Finetuner, next_item_loss
+from training.grounding.pair_loss import PairLoss
+from training.grounding.templates import PairMaker
 
 CODES = np.random.default_rng(0).integers(0, 6, (20, 3))
 TRAIN = {f"u{n}": tuple((n + step) % 20 for step in range(9)) for n in range(24)}
@@ -33,6 +36,70 @@ def tuner(model: GroundedLM, *, epochs: int = 3, values: list[float] | None = No
     scores = iter(values or [0.1 * n for n in range(99)])
     options = FinetuneOptions(epochs=epochs, lr=0.01, warmup_steps=2, save_every=2, patience=patience)
     return Finetuner(model, CODES, TRAIN, BatchPlan(5, 5, 8, seed=0), options, lambda: next(scores))
+
+
+def aligned(model: GroundedLM, made: Backbone, *, steps: int, weight: float) -> Finetuner:
+    texts = [f"thing {number} of {number % 3}" for number in range(20)]
+    pairs = PairMaker.of(made, model.space, texts, 16)
+    loss = PairLoss(model, pairs, torch.from_numpy(CODES), made.output_rows, 8, 0).loss
+    options = FinetuneOptions(
+        epochs=1, lr=0.01, warmup_steps=2, save_every=2, alignment_steps=steps, alignment_weight=weight
+    )
+    return Finetuner(model, CODES, TRAIN, BatchPlan(5, 5, 8, seed=0), options, lambda: 1.0, loss)
+
+
+def model_and_backbone() -> tuple[GroundedLM, Backbone]:
+    made = backbone()
+    space = add_sid_tokens(made, 3, 6)
+    torch.manual_seed(1)
+    return GroundedLM(made.model, space, (3, 4), torch.randn(space.num_tokens, WIDTH) * 0.1), made
+
+
+def test_pairs_come_first_and_are_learned_through_the_whole_model() -> None:
+    model, made = model_and_backbone()
+    before = model.lm.get_parameter("model.layers.0.mlp.up_proj.weight").clone()
+    text_before = made.input_rows[: model.space.first_token_id].clone()
+    rows: list[dict[str, object]] = []
+    made_by = aligned(model, made, steps=40, weight=0.0)
+    made_by.run(log=lambda row: rows.append(dict(row)))
+    assert [row["epoch"] for row in rows[:4]] == ["alignment"] * 4
+    assert "alignment" not in [row["epoch"] for row in rows[4:]]
+    assert made_by.total_steps == 40 + len(made_by.state.losses)
+    assert not torch.equal(before, model.lm.get_parameter("model.layers.0.mlp.up_proj.weight"))
+    assert torch.equal(text_before, made.input_rows[: model.space.first_token_id])
+
+
+def test_weighted_pairs_beside_next_items_lower_the_pair_loss() -> None:
+    def pair_loss_after(weight: float) -> float:
+        model, made = model_and_backbone()
+        tuner = aligned(model, made, steps=0, weight=weight)
+        tuner.run()
+        assert tuner._alignment is not None
+        with torch.no_grad():
+            return sum(float(tuner._alignment(step)) for step in range(16))
+
+    assert pair_loss_after(2.0) < pair_loss_after(1e-9) - 1.0
+
+
+def test_an_interrupted_alignment_ends_with_the_same_weights(tmp_path: Path) -> None:
+    def stop_at_seven(done: int, total: int, note: str = "") -> None:
+        if done == 7:
+            raise KeyboardInterrupt
+
+    whole, made = model_and_backbone()
+    aligned(whole, made, steps=10, weight=0.5).run()
+    state_file = tmp_path / "state.safetensors"
+    with pytest.raises(KeyboardInterrupt):
+        aligned(*model_and_backbone(), steps=10, weight=0.5).run(state_file, progress=stop_at_seven)
+    resumed, made = model_and_backbone()
+    aligned(resumed, made, steps=10, weight=0.5).run(state_file)
+    assert all(torch.equal(one, other) for one, other in zip(whole.parameters(), resumed.parameters(), strict=True))
+
+
+def test_alignment_without_pairs_is_refused() -> None:
+    options = FinetuneOptions(epochs=1, lr=0.01, alignment_steps=5)
+    with pytest.raises(ValueError, match="no pairs"):
+        Finetuner(tiny_model(), CODES, TRAIN, BatchPlan(5, 5, 8, seed=0), options, lambda: 1.0)
 
 
 @torch.no_grad()

@@ -4,27 +4,24 @@ Both directions take turns, SID -> text and text -> SID, with the loss on the an
 no part in the optimiser, so nothing (weight decay included) can move them. With a tied head the new rows are trained
 as input and as output; an untied head has rows of its own. A run resumes exactly: every batch follows from the seed
 and the step alone.
-
-Shapes: B pairs, T tokens, L levels, D model width, M answer tokens of a batch.
 """
 
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from service.model.grounded_lm import GroundedLM
 from training.errors import ResumeError
 from training.grounding.base import Clock, GroundingContext, GroundingResult, noisy_mean
+from training.grounding.pair_loss import PairLoss
 from training.grounding.regression import Regression
 from training.grounding.templates import PairMaker
 from training.optimizer import MasterAdamW, ParameterGroup
@@ -33,8 +30,6 @@ from training.state_file import load_state, save_state
 
 SAVE_EVERY = 20
 WARMUP_STEPS = 10
-# pairs of so many batches are sorted by length together, so that little of a batch is padding
-POOL_BATCHES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +64,6 @@ class _Run:
     def __init__(self, context: GroundingContext, options: LanguageModelling, state_file: Path | None) -> None:
         self._context, self._options, self._state_file = context, options, state_file
         self._clock = Clock()
-        self._pairs = PairMaker.of(context.backbone, context.space, context.texts, options.max_text_tokens)
-        self._codes_NL = torch.from_numpy(context.codes_NL)
         self._start_rows = _start_rows(context, options)
         start = self._start_rows.to(context.vocabulary_VD.dtype)
         head = None if context.tied else start.clone()
@@ -78,16 +71,19 @@ class _Run:
         trained = [rows for rows in (self._model.sid_rows, self._model.sid_head) if rows is not None]
         self.optimizer = MasterAdamW([ParameterGroup(trained, options.lr)], options.steps, warmup=WARMUP_STEPS)
         self.losses: list[float] = []
-        self._used_tokens = self._pairs.used_tokens()
-        lengths_N = np.array([len(ids) for ids in self._pairs.text_ids])
-        self._pool = lru_cache(1)(lambda pool: _pool_batches(lengths_N, options.batch_size, context.seed, pool))
+        self._loss = PairLoss(
+            self._model,
+            PairMaker.of(context.backbone, context.space, context.texts, options.max_text_tokens),
+            torch.from_numpy(context.codes_NL),
+            context.backbone.output_rows,
+            options.batch_size,
+            context.seed,
+        )
         self._resume()
 
     def step(self) -> float:
         """Train on one batch in one direction and return its loss."""
-        number = self.optimizer.steps
-        items = self._pool(number // POOL_BATCHES)[number % POOL_BATCHES]
-        loss = self._sid_loss(items, number // 2) if number % 2 else self._text_loss(items, number // 2)
+        loss = self._loss.loss(self.optimizer.steps)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         self.losses.append(float(loss.detach()))
@@ -108,27 +104,6 @@ class _Run:
             self.losses,
             self._start_rows,
         )
-
-    def _sid_loss(self, items: list[int], template: int) -> Tensor:
-        codes_BL = self._codes_NL[items]
-        pairs = self._pairs.ask_sid(items, codes_BL, template)
-        hidden_BLD = pairs.before_answers(self._hidden(pairs.token_BT)).view(*codes_BL.shape, -1)
-        losses = [
-            F.cross_entropy(self._model.level_logits(hidden_BLD[:, level], level), codes_BL[:, level])
-            for level in range(self._context.space.levels)
-        ]
-        return torch.stack(losses).mean()
-
-    def _text_loss(self, items: list[int], template: int) -> Tensor:
-        pairs = self._pairs.ask_text(items, self._codes_NL[items], template)
-        hidden_MD = pairs.before_answers(self._hidden(pairs.token_BT))
-        head = self._context.backbone.output_rows[self._used_tokens]
-        return F.cross_entropy(
-            F.linear(hidden_MD, head).float(), torch.searchsorted(self._used_tokens, pairs.answers_M)
-        )
-
-    def _hidden(self, token_BT: Tensor) -> Tensor:
-        return self._model.hidden(self._model.embed_tokens(token_BT))
 
     def _save(self) -> None:
         if self._state_file is not None:
@@ -172,12 +147,3 @@ def _start_rows(context: GroundingContext, options: LanguageModelling) -> Tensor
     if options.start == "regression":
         return Regression(max_text_tokens=options.max_text_tokens).ground(context).sid_rows
     return noisy_mean(context.vocabulary_VD, context.space.num_tokens, 0.01, context.seed)
-
-
-def _pool_batches(lengths_N: np.ndarray, batch_size: int, seed: int, pool: int) -> list[list[int]]:
-    """The item numbers of the batches of one pool: random items, similar lengths side by side, in random order."""
-    random = np.random.default_rng((seed, pool))
-    wanted = batch_size * POOL_BATCHES
-    drawn = np.concatenate([random.permutation(len(lengths_N)) for _ in range(-(-wanted // len(lengths_N)))])[:wanted]
-    by_length = drawn[np.argsort(lengths_N[drawn], kind="stable")].reshape(POOL_BATCHES, batch_size)
-    return [[int(item) for item in batch] for batch in random.permutation(by_length)]
