@@ -8,6 +8,9 @@ from rich.table import Table
 
 from service.model.checkpoint import Checkpoint, open_checkpoint
 from service.model.grounded_lm import load_grounded_lm
+from training.calibrate import CalibrationOptions
+from training.checkpoint_calibration import ColdStudy, cold_table
+from training.cold_items import read_cold_items
 from training.config import Recipe, parse_recipe, with_overrides
 from training.errors import DataError
 from training.evaluate import Evaluation, baselines_of, sample, tables
@@ -38,7 +41,20 @@ def evaluate_checkpoint(
     baselines = baselines_of(names, data.split, data.popularity_N, embedding_NE, recipe.seed)
     evaluation = Evaluation(examples, baselines, recipe.evaluate, recipe.seed, data.popularity_N)
     report = evaluation.measure(_recommender(checkpoint, recipe), reporter)
-    return report | {"model_version": checkpoint.manifest.model_version}, tables(report, recipe.evaluate.ks)
+    shown = tables(report, recipe.evaluate.ks)
+    if recipe.data.hold_out:
+        report["cold"] = _cold(checkpoint, recipe, cache_dir, reporter)
+        shown.append(cold_table(report["cold"]))
+    return report | {"model_version": checkpoint.manifest.model_version}, shown
+
+
+def _cold(checkpoint: Checkpoint, recipe: Recipe, cache_dir: Path, reporter: Reporter) -> dict[str, Any]:
+    """The items that were held out of training, as if they had been posted: with the checkpoint's own dial."""
+    items = read_cold_items(checkpoint, recipe, cache_dir)
+    study = ColdStudy(checkpoint, recipe, items, reporter, recipe.evaluate.max_users)
+    part = checkpoint.manifest.smoothing.new_items
+    options = CalibrationOptions() if part is None else CalibrationOptions(max_share=part.max_share)
+    return study.measure(None if part is None else part.dial, options)
 
 
 def _recommender(checkpoint: Checkpoint, recipe: Recipe) -> BeamRecommender:

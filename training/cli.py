@@ -140,6 +140,43 @@ def evaluate(
 
 @app.command()
 @_one_line_errors
+def calibrate(
+    run: Annotated[Path | None, typer.Option(help="A run that held items out (data.hold_out).")] = None,
+    checkpoint: Annotated[Path | None, typer.Option(help="A checkpoint whose source has items it never met.")] = None,
+    into: Annotated[
+        list[Path] | None, typer.Option(help="Write the dial into this checkpoint too. Repeatable.")
+    ] = None,
+    places: Annotated[int, typer.Option(help="Length of the lists that are judged.", min=1)] = 10,
+    warm_loss: Annotated[
+        float, typer.Option(help="Relative loss of hit rate that known items may suffer.", min=0)
+    ] = 0.02,
+    max_share: Annotated[float, typer.Option(help="Share of places new items may take.", min=0, max=1)] = 0.3,
+    users: Annotated[
+        int | None, typer.Option(help="Users of known items that are asked; all if not given.", min=1)
+    ] = 3000,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Fit and measure, write nothing.")] = False,
+    settings: Settings = None,
+    cache_dir: CacheDir = CACHE_DIR,
+    json_file: Json = None,
+) -> None:
+    """Fit how new items are scored on items held out of training, and write it into the checkpoint."""
+    folder = checkpoint or (run / "checkpoint" if run else None)
+    if folder is None:
+        raise TrainingError("calibrate needs --run DIR or --checkpoint DIR")
+    from training.calibrate import CalibrationOptions
+    from training.checkpoint_calibration import calibrate_checkpoint, open_study
+
+    reporter = Reporter()
+    study = open_study(folder, settings or [], cache_dir.expanduser(), reporter, users)
+    options = CalibrationOptions(places, warm_loss, max_share)
+    figures, shown = calibrate_checkpoint(study, options, into or [], dry_run=dry_run)
+    for table in shown:
+        reporter.show(table)
+    _print(figures, json_file)
+
+
+@app.command()
+@_one_line_errors
 def inspect(
     checkpoint: Annotated[Path, typer.Option(help="A checkpoint.")],
     json_file: Json = None,

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from service.model.new_items import NewItemDial
+
 SCHEMA_VERSION: Literal[2] = 2
 READABLE_VERSIONS = (1, 2)  # version 1 knew nothing of `NewItemPart`
 
@@ -81,6 +83,11 @@ class NewItemPart(_Part):
     history: int = Field(ge=1)
     max_share: float = Field(ge=0, le=1)
     fitted_on: str
+
+    @property
+    def dial(self) -> NewItemDial:
+        """The coefficients as the scoring takes them."""
+        return NewItemDial(self.bias, self.text, self.model, self.temperature, self.decay, self.history)
 
 
 class SmoothingPart(_Part):

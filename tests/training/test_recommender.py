@@ -76,3 +76,19 @@ def test_users_in_a_batch_do_not_change_each_other(model: GroundedLM) -> None:
     together = recommender(model).recommend(histories, exclude_seen=False, batch_size=4).items
     alone = [recommender(model).recommend([history], exclude_seen=False).items[0] for history in histories]
     assert together == alone
+
+
+def test_scores_stand_beside_the_items(model: GroundedLM) -> None:
+    found = recommender(model).recommend([(1, 2)], exclude_seen=False)
+    expected = brute_force(model, (1, 2))
+    assert found.scores[0] == pytest.approx([expected[tuple(CODES[item])] for item in found.items[0]], abs=1e-4)
+
+
+def test_items_that_are_not_offered_are_history_only(model: GroundedLM) -> None:
+    offered = np.array([True, True, True, True, False, False])
+    narrow = BeamRecommender(model, CODES, POPULARITY, max_items=4, beam_width=6, offered_N=offered)
+    found = narrow.recommend([(4, 5, 0)], exclude_seen=False)
+    assert sorted(found.items[0]) == [0, 1, 2, 3]
+    whole = recommender(model).recommend([(4, 5, 0)], exclude_seen=False)
+    assert found.items[0] == [item for item in whole.items[0] if offered[item]]
+    assert sorted(narrow.recommend([(4, 5, 0)], exclude_seen=True).items[0]) == [1, 2, 3]
