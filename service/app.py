@@ -5,32 +5,41 @@ a port that is open is a service that answers.
 """
 
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import structlog
 from fastapi import FastAPI
 
+from service.access import open_keys
 from service.api.application import create_app
 from service.api.routes import Endpoints
 from service.background import run_in_background
 from service.catalog import Catalog
 from service.catalog_sync import CatalogSync
+from service.circuit import Circuit
 from service.engine.base import Engine, EngineOptions
-from service.errors import CheckpointError, RequestError, StartupError
+from service.errors import CheckpointError, EngineError, RequestError, StartupError, StorageError
+from service.event_weights import DEFAULT_WEIGHTS, EventWeights
+from service.events import Events
+from service.feedback import Feedback
 from service.grounder import Encoder, Grounder
 from service.health import Health, keep_canary, try_canary
 from service.histories import Histories
 from service.ingest import Ingest
+from service.lane import Lane, LaneOptions
 from service.metrics import Metrics
 from service.model.checkpoint import QUANTIZER, Checkpoint, open_checkpoint
 from service.model.smoothing import SiblingMixer
-from service.recommend import Recommender, RecommendOptions
+from service.model_report import model_report
+from service.recommend import Recommender
+from service.redis_stores import redis_feedback, redis_history
 from service.settings import Settings, masked_url
-from service.stores.base import HistoryStore, ItemLog
-from service.stores.redis_history import RedisHistory
+from service.siblings import SiblingSums
+from service.stores.base import HistoryStore
+from service.stores.feedback import FeedbackLog
+from service.stores.item_log import ItemLog
 from service.stores.redis_items import RedisItemLog
 
 FIRST_CANARY_SECONDS = 60.0
@@ -44,6 +53,7 @@ class Parts:
     encoder: Encoder | None = None
     item_log: ItemLog | None = None
     histories: HistoryStore | None = None
+    feedback: FeedbackLog | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +72,7 @@ async def open_service(settings: Settings, parts: Parts = Parts()) -> AsyncItera
         StartupError: something cannot be served; nothing is left running.
     """
     async with AsyncExitStack() as stack:
+        keys = open_keys(settings)
         checkpoint = open_checkpoint(settings.checkpoint)
         metrics = Metrics()
         metrics.build_info.info({"model_version": checkpoint.manifest.model_version, "engine": settings.engine})
@@ -70,15 +81,25 @@ async def open_service(settings: Settings, parts: Parts = Parts()) -> AsyncItera
         engine = parts.engine or await start_engine(settings, checkpoint)
         stack.push_async_callback(engine.close)
         sync = _catalog_sync(settings, checkpoint, log, engine, grounder, metrics)
+        stack.push_async_callback(sync.close)
         health = await _get_ready(sync, engine, metrics)
         run_in_background(stack, health, "catalog_sync", sync.run())
         run_in_background(stack, health, "canary", keep_canary(engine, health, settings.canary_seconds))
-        histories = _open_histories(stack, settings, metrics, parts)
-        recommender = Recommender(sync, histories, engine, _recommend_options(settings, checkpoint), metrics)
+        users = _open_users(stack, settings, metrics, health, parts, checkpoint)
+        lane = _lane(settings, checkpoint, sync, engine, metrics)
+        recommender = Recommender(
+            lambda query: lane,
+            users.histories,
+            users.weights,
+            metrics,
+            users.feedback.served,
+            timeout_ms=settings.request_timeout_ms,
+        )
         ingest = Ingest(sync, grounder, log, metrics, settings.items_timeout_ms)
-        report = _model_report(settings, checkpoint, sync)
-        endpoints = Endpoints(recommender, ingest, report, health, metrics)
-        yield Service(create_app(endpoints, metrics, settings.max_inflight), health)
+        events = Events(users.histories, users.feedback, users.weights, sync, metrics)
+        report = model_report(settings, checkpoint, sync, lane, users.weights)
+        endpoints = Endpoints(recommender, ingest, events, users.histories, sync, report, health, metrics)
+        yield Service(create_app(endpoints, metrics, settings.max_inflight, keys), health)
 
 
 async def check_service(settings: Settings) -> list[str]:
@@ -87,6 +108,7 @@ async def check_service(settings: Settings) -> list[str]:
     Raises:
         StartupError: one of them cannot be served.
     """
+    open_keys(settings)
     checkpoint = open_checkpoint(settings.checkpoint)
     checkpoint.quantizer(), checkpoint.prefix_memory(), checkpoint.items(), checkpoint.catalog_tensors()
     log = _redis_log(settings, checkpoint)
@@ -112,20 +134,6 @@ async def start_engine(settings: Settings, checkpoint: Checkpoint) -> Engine:
     except Exception as error:
         structlog.get_logger().debug("engine_start_failed", exc_info=error)
         raise StartupError(f"--engine vllm: did not start: {type(error).__name__}: {error}".splitlines()[0]) from error
-
-
-def redis_history(url: str, settings: Settings | None = None, *, timeout_seconds: float) -> RedisHistory:
-    """Histories in Redis, with the settings' bounds or their defaults."""
-    bounds = {
-        name: getattr(settings, name) if settings else Settings.model_fields[name].default
-        for name in ("history_max_items", "history_ttl_days")
-    }
-    return RedisHistory(
-        url,
-        timeout_seconds=timeout_seconds,
-        max_items=bounds["history_max_items"],
-        ttl_days=bounds["history_ttl_days"],
-    )
 
 
 async def _open_log(stack: AsyncExitStack, settings: Settings, checkpoint: Checkpoint, parts: Parts) -> ItemLog:
@@ -171,7 +179,8 @@ def _catalog_sync(
     temperature = settings.smoothing_temperature or manifest.smoothing.temperature
     mixer = SiblingMixer(tensors.codes_NL, tensors.embedding_NE, checkpoint.space.codes, temperature)
     catalog = Catalog.from_checkpoint(checkpoint)
-    return CatalogSync(catalog, checkpoint.space, log, engine, grounder, mixer, metrics)
+    siblings = SiblingSums(mixer)
+    return CatalogSync(catalog, checkpoint.space, log, engine, grounder, siblings, metrics)
 
 
 async def _get_ready(sync: CatalogSync, engine: Engine, metrics: Metrics) -> Health:
@@ -187,12 +196,44 @@ async def _get_ready(sync: CatalogSync, engine: Engine, metrics: Metrics) -> Hea
     return health
 
 
-def _open_histories(stack: AsyncExitStack, settings: Settings, metrics: Metrics, parts: Parts) -> Histories:
-    timeout_seconds = settings.history_timeout_ms / 1000
-    url = settings.redis_url.get_secret_value()
-    store = parts.histories or redis_history(url, settings, timeout_seconds=timeout_seconds)
+@dataclass(frozen=True, slots=True)
+class _Users:
+    """What is known of users."""
+
+    histories: Histories
+    feedback: Feedback
+    weights: EventWeights
+
+
+def _open_users(
+    stack: AsyncExitStack, settings: Settings, metrics: Metrics, health: Health, parts: Parts, checkpoint: Checkpoint
+) -> _Users:
+    """Histories and feedback, behind one circuit breaker, as they live in one Redis."""
+    circuit = Circuit("redis", StorageError, metrics)
+    store = parts.histories or redis_history(settings)
     stack.push_async_callback(store.close)
-    return Histories(store, metrics, limit=settings.history_max_items, timeout_seconds=timeout_seconds)
+    patience = settings.history_timeout_ms / 1000
+    histories = Histories(store, metrics, circuit, limit=settings.history_max_items, timeout_seconds=patience)
+    log = parts.feedback or redis_feedback(settings)
+    stack.push_async_callback(log.close)
+    feedback = Feedback(log, metrics, circuit, [checkpoint.manifest.model_version])
+    stack.push_async_callback(feedback.flush)
+    run_in_background(stack, health, "feedback", feedback.run())
+    weights = settings.event_weights or checkpoint.manifest.serving.event_weights or DEFAULT_WEIGHTS
+    return _Users(histories, feedback, EventWeights(weights))
+
+
+def _lane(settings: Settings, checkpoint: Checkpoint, sync: CatalogSync, engine: Engine, metrics: Metrics) -> Lane:
+    serving = checkpoint.manifest.serving
+    options = LaneOptions(
+        prompt=checkpoint.prompt,
+        model_version=checkpoint.manifest.model_version,
+        beam_width=settings.beam_width or serving.beam_width,
+        exclude_seen=serving.exclude_seen,
+        patience_ms=settings.request_timeout_ms,
+        cold_new_share=settings.cold_new_share,
+    )
+    return Lane(sync, engine, options, metrics, Circuit("engine", EngineError, metrics))
 
 
 def _engine_options(settings: Settings, checkpoint: Checkpoint) -> EngineOptions:
@@ -204,35 +245,3 @@ def _engine_options(settings: Settings, checkpoint: Checkpoint) -> EngineOptions
         omp_threads=settings.omp_threads or len(os.sched_getaffinity(0)),
         smoothing_boost=settings.smoothing_boost or manifest.smoothing.boost,
     )
-
-
-def _recommend_options(settings: Settings, checkpoint: Checkpoint) -> RecommendOptions:
-    serving = checkpoint.manifest.serving
-    return RecommendOptions(
-        prompt=checkpoint.prompt,
-        model_version=checkpoint.manifest.model_version,
-        beam_width=settings.beam_width or serving.beam_width,
-        exclude_seen=serving.exclude_seen,
-        timeout_ms=settings.request_timeout_ms,
-    )
-
-
-def _model_report(settings: Settings, checkpoint: Checkpoint, sync: CatalogSync) -> Any:
-    manifest, options = checkpoint.manifest, _recommend_options(settings, checkpoint)
-
-    def report() -> Mapping[str, Any]:
-        catalog = sync.current
-        return {
-            "model_version": manifest.model_version,
-            "catalog_version": catalog.version,
-            "catalog_items": len(catalog),
-            "new_items": len(catalog.new_items()),
-            "levels": manifest.sid.levels,
-            "codes": manifest.sid.codes,
-            "beam_width": options.beam_width,
-            "exclude_seen": options.exclude_seen,
-            "data": manifest.data.name,
-            "metrics": manifest.metrics,
-        }
-
-    return report

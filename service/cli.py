@@ -98,10 +98,10 @@ def load_histories(
 
 
 async def _load(file: Path, redis_url: str, progress: Any) -> int:
-    from service.app import redis_history
     from service.history_file import read_histories
+    from service.redis_stores import redis_history
 
-    store = redis_history(redis_url, timeout_seconds=10.0)
+    store = redis_history(url=redis_url, timeout_seconds=10.0)
     try:
         return await store.load(read_histories(file, progress))
     except RequestError as error:
@@ -123,8 +123,10 @@ def mount_training(app: typer.Typer) -> None:
 
 def mount_benchmarks(app: typer.Typer) -> None:
     """Add ``groundrec bench``, whose commands import what they measure only when they are called."""
-    from loadtest.cli import app as bench_app
-
+    try:
+        from loadtest.cli import app as bench_app
+    except ImportError:  # the images hold the service alone
+        return
     app.add_typer(bench_app, name="bench")
 
 

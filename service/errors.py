@@ -6,12 +6,17 @@
     │   ├── SettingsError         a setting that cannot be served
     │   └── VersionError          a vLLM (or Python) that this code was not written for
     └── RequestError              becomes one problem+json document
+        ├── UnauthorizedError     401  unauthorized
+        ├── ForbiddenError        403  forbidden
+        ├── MediaTypeError        415  unsupported-media-type
         ├── InvalidRequestError   422  invalid-request
+        ├── QuotaError            429  quota-exceeded
         ├── UnknownVersionError   503  catalog-version-gone
         ├── OverloadedError       503  overloaded
         ├── DeadlineError         503  deadline-exceeded
         ├── EngineError           503  engine-unavailable
         └── StorageError          503  storage-unavailable
+            └── StorageFullError  503  storage-full
 
 It sits below every layer and imports nothing.
 """
@@ -49,6 +54,42 @@ class RequestError(GroundrecError):
         super().__init__(detail)
         self.detail = detail
         self.pointer = pointer
+
+
+class UnauthorizedError(RequestError):
+    """No key came along, or none that is known."""
+
+    problem = "unauthorized"
+    title = "An API key is needed"
+    status = 401
+
+
+class ForbiddenError(RequestError):
+    """The key is known and lacks the scope."""
+
+    problem = "forbidden"
+    title = "The key may not do this"
+    status = 403
+
+
+class MediaTypeError(RequestError):
+    """The body is not declared to be JSON."""
+
+    problem = "unsupported-media-type"
+    title = "The body must be declared as JSON"
+    status = 415
+
+
+class QuotaError(RequestError):
+    """The key's own quota is used up; says when enough of it has come back."""
+
+    problem = "quota-exceeded"
+    title = "Your quota is used up"
+    status = 429
+
+    def __init__(self, detail: str, retry_after_seconds: int) -> None:
+        super().__init__(detail)
+        self.retry_after_seconds = retry_after_seconds
 
 
 class InvalidRequestError(RequestError):
@@ -102,3 +143,11 @@ class StorageError(RequestError):
     title = "Storage is unavailable"
     status = 503
     retry_after_seconds = 2
+
+
+class StorageFullError(StorageError):
+    """Redis has no memory left for writes; reads go on."""
+
+    problem = "storage-full"
+    title = "Storage is full"
+    retry_after_seconds = 30

@@ -5,6 +5,7 @@ a probe, so a hung engine cannot hang the probes.
 """
 
 import asyncio
+import time
 from collections.abc import Mapping
 
 import structlog
@@ -55,10 +56,12 @@ class Health:
         """Background work ended that never should; only a restart mends that."""
         self._stopped.add(f"{work}_stopped")
 
-    def canary(self, *, alive: bool) -> None:
-        """The outcome of one canary."""
+    def canary(self, *, alive: bool, seconds: float | None = None) -> None:
+        """The outcome of one canary, and how long it took to come back."""
         self._misses = 0 if alive else self._misses + 1
         self._metrics.dependency_up.labels("engine").set(int(alive))
+        if seconds is not None:
+            self._metrics.canary_seconds.observe(seconds)
 
     def report(self) -> Mapping[str, object]:
         """For people."""
@@ -68,6 +71,7 @@ class Health:
 
 async def try_canary(engine: Engine, health: Health, timeout_seconds: float) -> None:
     """One canary, within the time."""
+    start = time.perf_counter()
     try:
         async with asyncio.timeout(timeout_seconds):
             await engine.canary()
@@ -75,7 +79,7 @@ async def try_canary(engine: Engine, health: Health, timeout_seconds: float) -> 
         structlog.get_logger().warning("canary_missed", fault=str(error) or "timeout")
         health.canary(alive=False)
     else:
-        health.canary(alive=True)
+        health.canary(alive=True, seconds=time.perf_counter() - start)
 
 
 async def keep_canary(engine: Engine, health: Health, period_seconds: float) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, generate_latest
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
@@ -17,6 +17,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)  # memory and open files of this process
         self.requests = Counter("rec_requests", "answers", ["route", "outcome"], registry=registry)
         self.request_seconds = Histogram(
             "rec_request_seconds", "time to answer", ["route"], buckets=SECONDS, registry=registry
@@ -31,10 +32,35 @@ class Metrics:
         self.visible_lag = Histogram(
             "rec_item_visible_lag_seconds", "from log entry to recommendable here", buckets=SECONDS, registry=registry
         )
+        self.log_lost = Counter(
+            "rec_item_log_lost", "times the item log was found emptied, replaced or set back", registry=registry
+        )
+        self.grounding_seconds = Histogram(
+            "rec_item_grounding_seconds", "time to ground the items of one call", buckets=SECONDS, registry=registry
+        )
         self.catalog_items = Gauge("rec_catalog_items", "items that can be recommended", registry=registry)
         self.catalog_version = Gauge("rec_catalog_version", "catalogue version", registry=registry)
         self.illegal_sid = Counter("rec_illegal_sid", "SIDs answered that no item has; stays 0", registry=registry)
         self.dependency_up = Gauge("rec_dependency_up", "1 while it answers", ["dependency"], registry=registry)
+        self.circuit_open = Gauge(
+            "rec_circuit_open", "1 while it is left alone after failures", ["dependency"], registry=registry
+        )
+        self.canary_seconds = Histogram(
+            "rec_engine_canary_seconds", "time of a canary that came back", buckets=SECONDS, registry=registry
+        )
+        self.truncated = Counter(
+            "rec_history_truncated", "histories longer than what the model reads", registry=registry
+        )
+        self.served = Counter(
+            "rec_served_items", "recommended items, by the model that answered", ["model_version"], registry=registry
+        )
+        self.feedback = Counter(
+            "rec_feedback", "events that name a recommendation", ["model_version", "event"], registry=registry
+        )
+        self.events = Counter("rec_events", "events received", ["result"], registry=registry)
+        self.feedback_lost = Counter(
+            "rec_feedback_lost", "served recommendations that could not be recorded", registry=registry
+        )
         self.build_info = Info("rec_build", "what runs", registry=registry)
 
     @contextmanager

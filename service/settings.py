@@ -22,6 +22,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from service.api_keys import KeyEntry
 from service.errors import SettingsError
 
 PREFIX = "GROUNDREC_"
@@ -43,7 +44,7 @@ class Settings(BaseSettings):
     redis_url: SecretStr = Field(
         SecretStr("redis://127.0.0.1:6379/0"), description="Redis with the histories and the item log"
     )
-    host: str = Field("127.0.0.1", description="address to listen on; there is no authentication yet")
+    host: str = Field("127.0.0.1", description="address to listen on; beyond loopback, keys are needed")
     port: int = Field(8000, ge=1, le=65535, description="port to listen on")
     engine: Literal["vllm", "torch"] = Field("vllm", description="what runs the model; `torch` is the slow reference")
     engine_dtype: Literal["bfloat16", "float16", "float32"] | None = Field(
@@ -63,6 +64,20 @@ class Settings(BaseSettings):
     history_timeout_ms: Milliseconds = Field(50, description="how long a recommendation waits for Redis")
     history_max_items: Count = Field(200, description="items kept and read per user")
     history_ttl_days: Count = Field(90, description="days after which an untouched history is forgotten")
+    event_weights: dict[str, Annotated[float, Field(ge=0, le=100)]] | None = Field(
+        None, description="weight by kind of event; kinds of weight 0 enter no history; unset: the checkpoint's"
+    )
+    cold_new_share: Annotated[float, Field(ge=0, le=0.5)] = Field(
+        0.1, description="share of new items among the popular ones that a user without a history gets"
+    )
+    feedback_max_entries: Annotated[int, Field(ge=0)] = Field(
+        100_000, description="events, and served recommendations, kept in Redis for export; 0 keeps none"
+    )
+    auth: Literal["auto", "on", "off"] = Field(
+        "auto", description="whether API keys are asked for; `auto`: if there are any, and beyond loopback always"
+    )
+    api_keys_file: Path | None = Field(None, description="TOML file of API keys, made by `groundrec keys create`")
+    api_keys: tuple[KeyEntry, ...] = Field((), description="API keys given here, in the form of that file's tables")
     allow_volatile: bool = Field(False, description="accept a Redis that may lose acknowledged items")
     smoothing_boost: Positive | None = Field(
         None, description="factor on the probability that new items borrow; unset: the checkpoint's"

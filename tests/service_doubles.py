@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 
 from service.app import Parts, Service, open_service
-from service.engine.base import BeamAnswer, BeamRequest, CatalogDelta
+from service.engine.base import BeamAnswer, BeamRequest, CatalogDelta, TokenRow
 from service.errors import UnknownVersionError
 from service.model.checkpoint import (
     QUANTIZER,
@@ -30,7 +30,9 @@ from service.model.checkpoint import (
 from service.model.quantizer import ResidualQuantizer
 from service.model.semantic_ids import Sid
 from service.settings import Settings
-from service.stores.memory import MemoryHistory, MemoryItemLog
+from service.stores.memory import MemoryHistory
+from service.stores.memory_feedback import MemoryFeedback
+from service.stores.memory_items import MemoryItemLog
 from tests.tiny_checkpoint import EMBEDDING_WIDTH, Shape, build
 
 
@@ -59,7 +61,9 @@ class FakeEngine:
     def __init__(self, checkpoint: Checkpoint) -> None:
         sids = frozenset(tuple(codes) for codes in checkpoint.catalog_tensors().codes_NL.tolist())
         self.versions: dict[int, frozenset[Sid]] = {0: sids}
+        self.slots = {sid: slot for slot, sid in enumerate(sorted(sids))}
         self.deltas: list[CatalogDelta] = []
+        self.written: list[TokenRow] = []
         self.requests: list[BeamRequest] = []
         self.failure: Exception | None = None
         self.failing_updates = 0
@@ -73,9 +77,13 @@ class FakeEngine:
         if request.catalog_version not in self.versions:
             raise UnknownVersionError("gone")
         legal = self.versions[request.catalog_version] - set(request.excluded)
-        scored = sorted((-self.score(request.prompt_ids, sid), sid) for sid in legal)[: request.beam_width]
+        if request.legal is not None:
+            allowed = request.legal.mask(len(self.slots))
+            legal = {sid for sid in legal if allowed[self.slots[sid]]}
+        most = request.num_results or request.beam_width
+        scored = sorted((-self.score(request.prompt_ids, sid), sid) for sid in legal)[:most]
         scores = tuple(-score for score, _ in scored)
-        return BeamAnswer(tuple(sid for _, sid in scored), scores, tuple((score,) for score in scores))
+        return BeamAnswer(tuple(sid for _, sid in scored), scores, tuple((score,) for score in scores), exact=True)
 
     def score(self, prompt_ids: Sequence[int], sid: Sid) -> float:
         return -1 - zlib.crc32(repr((list(prompt_ids), sid)).encode()) % 10_000 / 1000
@@ -83,13 +91,19 @@ class FakeEngine:
     async def update_catalog(self, delta: CatalogDelta) -> None:
         """Takes a version once, as real engines do, even when its acknowledgement is lost."""
         if delta.version not in self.versions:
-            sids = (self.versions[delta.version - 1] - set(delta.removed)) | set(delta.added)
+            sids = (self.versions[delta.previous] - set(delta.removed)) | set(delta.added)
             self.versions[delta.version] = sids
             self.deltas.append(delta)
+            for sid in delta.added:
+                self.slots.setdefault(sid, len(self.slots))
         if self.failing_updates:
             self.failing_updates -= 1
             assert self.failure is not None
             raise self.failure
+
+    async def write_tokens(self, rows: Sequence[TokenRow]) -> None:
+        await self._trouble()
+        self.written += rows
 
     async def canary(self) -> None:
         await self._trouble()
@@ -162,7 +176,8 @@ async def running(checkpoint: Checkpoint, parts: Parts | None = None, **settings
     """A service over memory, or over what ``parts`` and ``settings`` say."""
     engine, encoder = FakeEngine(checkpoint), FakeEncoder(checkpoint)
     given = parts or Parts(item_log=MemoryItemLog(), histories=MemoryHistory())
-    everything = Parts(given.engine or engine, encoder, given.item_log, given.histories)
+    feedback = given.feedback or MemoryFeedback()
+    everything = Parts(given.engine or engine, encoder, given.item_log, given.histories, feedback)
     wanted = Settings(**{"checkpoint": checkpoint.folder, "allow_volatile": parts is None, **settings})
     async with open_service(wanted, everything) as service:
         transport = httpx.ASGITransport(service.app, raise_app_exceptions=False)

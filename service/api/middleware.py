@@ -1,7 +1,8 @@
 """Around every request: its id, its measure, its place, its size limit, and its end when the client goes away.
 
 Pure ASGI, because what wraps the body as a stream must see its messages. Order, outermost first: `RequestRecord`,
-`ClientWatch`, `Gate`; so a refused request is recorded too, and nothing is parsed before there is a place for it.
+`ClientWatch`, `auth.Guard`, `Gate`; so a refused request is recorded too, and nothing is parsed before its key is known
+and there is a place for it.
 """
 
 import asyncio
@@ -16,13 +17,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.admission import Admission
 from service.api.problems import problem_of
-from service.errors import OverloadedError
+from service.errors import MediaTypeError, OverloadedError
 from service.metrics import Metrics
 
 MAX_BODY_BYTES = 1 << 20
 BODY_SECONDS = 2.0
-ROUTES = {"/recommend", "/items", "/model"}
+ROUTES = {"/recommend", "/recommend:batch", "/items", "/events", "/model"}
 QUIET = ("/health", "/metrics")
+JSON_TYPE = re.compile(r"application/([\w.-]+\+)?json\s*(;.*)?", re.IGNORECASE)
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -135,9 +137,19 @@ class Gate:
             return
         try:
             with self._admission.enter():
+                _check_type(scope)
                 await self._app(scope, _limited(scope, receive), send)
-        except OverloadedError as error:
+        except (OverloadedError, MediaTypeError) as error:
             await problem_of(scope, error)(scope, receive, send)
+
+
+def _check_type(scope: Scope) -> None:
+    """Refuse a body that is not declared to be JSON: a page elsewhere can make browsers send any other kind."""
+    given = dict(scope["headers"]).get(b"content-type", b"").decode("latin-1")
+    if not JSON_TYPE.fullmatch(given):
+        raise MediaTypeError(
+            "send the header `content-type: application/json` (curl: -H 'content-type: application/json')"
+        )
 
 
 def _limited(scope: Scope, receive: Receive) -> Receive:

@@ -45,11 +45,27 @@ class ProblemResponse(JsonResponse):
     media_type = "application/problem+json"
 
 
-def problem_of(scope: Scope, error: RequestError) -> ProblemResponse:
-    """The document of one of our errors."""
-    errors = [{"pointer": error.pointer, "code": error.problem, "detail": error.detail}] if error.pointer else []
+def problem_of(scope: Scope, error: RequestError, headers: Mapping[str, str] | None = None) -> ProblemResponse:
+    """The answer for one of our errors."""
     retry = {} if error.retry_after_seconds is None else {"retry-after": str(error.retry_after_seconds)}
-    return _problem(scope, error.status, error.problem, error.title, error.detail, errors, retry)
+    return ProblemResponse(problem_content(scope, error), error.status, {**retry, **(headers or {})})
+
+
+def problem_content(scope: Scope, error: RequestError) -> dict[str, Any]:
+    """The document of one of our errors."""
+    pointed = {"pointer": _short(error.pointer or ""), "code": error.problem, "detail": _short(error.detail)}
+    return _content(scope, error.status, error.problem, error.title, error.detail, [pointed] if error.pointer else [])
+
+
+def validation_content(scope: Scope, error: RequestValidationError) -> dict[str, Any]:
+    """The document of fields that cannot be accepted."""
+    found = error.errors()
+    errors = [
+        {"pointer": _pointer(item["loc"]), "code": item["type"], "detail": _short(item["msg"])}
+        for item in found[:MAX_ERRORS]
+    ]
+    detail = f"{len(found)} field{'s' if len(found) > 1 else ''} cannot be accepted"
+    return _content(scope, 422, "invalid-request", "The request is invalid", detail, errors)
 
 
 def install_problems(app: FastAPI) -> None:
@@ -71,12 +87,7 @@ async def _on_validation_error(request: Request, error: Exception) -> Response:
     if any(item["type"] == "json_invalid" for item in found):
         slug, title = TITLES[400]
         return _problem(request.scope, 400, slug, title, "the body is not valid JSON")
-    errors = [
-        {"pointer": _pointer(item["loc"]), "code": item["type"], "detail": _short(item["msg"])}
-        for item in found[:MAX_ERRORS]
-    ]
-    detail = f"{len(found)} field{'s' if len(found) > 1 else ''} cannot be accepted"
-    return _problem(request.scope, 422, "invalid-request", "The request is invalid", detail, errors)
+    return ProblemResponse(validation_content(request.scope, error), 422)
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
@@ -93,15 +104,15 @@ async def _on_bug(request: Request, error: Exception) -> Response:
 
 
 def _problem(
-    scope: Scope,
-    status: int,
-    slug: str,
-    title: str,
-    detail: str,
-    errors: Sequence[Mapping[str, str]] = (),
-    headers: Mapping[str, str] | None = None,
+    scope: Scope, status: int, slug: str, title: str, detail: str, headers: Mapping[str, str] | None = None
 ) -> ProblemResponse:
-    content = {
+    return ProblemResponse(_content(scope, status, slug, title, detail), status, dict(headers or {}))
+
+
+def _content(
+    scope: Scope, status: int, slug: str, title: str, detail: str, errors: Sequence[Mapping[str, str]] = ()
+) -> dict[str, Any]:
+    return {
         "type": f"urn:groundrec:problem:{slug}",
         "title": title,
         "status": status,
@@ -110,7 +121,6 @@ def _problem(
         "request_id": scope.get("state", {}).get("request_id", ""),
         "errors": list(errors),
     }
-    return ProblemResponse(content, status, dict(headers or {}))
 
 
 def _pointer(location: Sequence[int | str]) -> str:

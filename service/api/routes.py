@@ -1,51 +1,25 @@
-"""The paths. Each handler turns a checked request into a use case's call and its result into JSON; nothing more.
+"""All paths together. Each group has a file of its own; this one says where they are found.
 
-``/v1/...`` is canonical; the bare paths are aliases for ever.
+``/v1/...`` is canonical; the bare paths are aliases for ever. A query parameter that no route knows is refused.
 """
 
-from collections.abc import Mapping
+import difflib
 from dataclasses import dataclass
-from typing import Any, Protocol
 
-import structlog
-from fastapi import APIRouter, FastAPI
-from starlette.responses import Response
+from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.routing import APIRoute
 
+from service.api.docs_routes import install_docs
+from service.api.events_routes import events_router, users_router
 from service.api.items_routes import items_router
-from service.api.problems import JsonResponse
-from service.api.schemas import ModelResponse, RecommendRequest, RecommendResponse
+from service.api.probe_routes import HealthReport, MetricsText, ModelReport, model_router, probe_router
+from service.api.recommend_routes import recommend_router
+from service.errors import InvalidRequestError
+from service.events import Events
+from service.histories import Histories
 from service.ingest import Ingest
+from service.lane import CurrentCatalog
 from service.recommend import Recommender
-
-PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
-
-
-class HealthReport(Protocol):
-    """What the probes read."""
-
-    def reasons(self) -> list[str]:
-        """Why not ready; empty when ready."""
-        ...
-
-    def report(self) -> Mapping[str, object]:
-        """For people."""
-        ...
-
-
-class MetricsText(Protocol):
-    """What /metrics reads."""
-
-    def expose(self) -> bytes:
-        """The text format."""
-        ...
-
-
-class ModelReport(Protocol):
-    """What GET /model reads."""
-
-    def __call__(self) -> Mapping[str, Any]:
-        """The fields of `ModelResponse`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +28,9 @@ class Endpoints:
 
     recommender: Recommender
     ingest: Ingest
+    events: Events
+    histories: Histories
+    catalogs: CurrentCatalog
     model: ModelReport
     health: HealthReport
     metrics: MetricsText
@@ -61,49 +38,34 @@ class Endpoints:
 
 def install_routes(app: FastAPI, endpoints: Endpoints) -> None:
     """Add every path to the application."""
-    for calls in (_calls(endpoints), items_router(endpoints.ingest)):
-        app.include_router(calls, prefix="/v1")
-        app.include_router(calls, include_in_schema=False)
-    app.include_router(_probes(endpoints))
+    checked = [Depends(refuse_unknown_query)]
+    for calls in _routers(endpoints):
+        app.include_router(calls, prefix="/v1", dependencies=checked)
+        app.include_router(calls, include_in_schema=False, dependencies=checked)
+    app.include_router(probe_router(endpoints.health, endpoints.metrics), dependencies=checked)
+    install_docs(app)
 
 
-def _calls(endpoints: Endpoints) -> APIRouter:
-    router = APIRouter()
-
-    @router.post("/recommend", response_model=RecommendResponse)
-    async def recommend(body: RecommendRequest) -> Response:
-        answer = await endpoints.recommender.recommend(body.query())
-        if body.context:
-            log = structlog.get_logger()
-            log.info("recommendation", recommendation_id=answer.recommendation_id, context=body.context)
-        return JsonResponse(answer)
-
-    @router.get("/model", response_model=ModelResponse)
-    async def model() -> Response:
-        return JsonResponse(endpoints.model())
-
-    return router
+def _routers(endpoints: Endpoints) -> list[APIRouter]:
+    return [
+        recommend_router(endpoints.recommender),
+        items_router(endpoints.ingest),
+        events_router(endpoints.events),
+        users_router(endpoints.events, endpoints.histories, endpoints.catalogs),
+        model_router(endpoints.model),
+    ]
 
 
-def _probes(endpoints: Endpoints) -> APIRouter:
-    router = APIRouter()
+async def refuse_unknown_query(request: Request) -> None:
+    """Refuse query parameters that the route does not know: a misspelt ``dry_run`` would write.
 
-    @router.get("/health/live")
-    async def live() -> Response:
-        return JsonResponse({"status": "live"})
-
-    @router.get("/health/ready")
-    async def ready() -> Response:
-        reasons = endpoints.health.reasons()
-        status = "unready" if reasons else "ready"
-        return JsonResponse({"status": status, "reasons": reasons}, 503 if reasons else 200)
-
-    @router.get("/health")
-    async def health() -> Response:
-        return JsonResponse(endpoints.health.report())
-
-    @router.get("/metrics")
-    async def metrics() -> Response:
-        return Response(endpoints.metrics.expose(), media_type=PROMETHEUS_TEXT)
-
-    return router
+    Raises:
+        InvalidRequestError: there is one; it names the nearest known one.
+    """
+    route = request.scope.get("route")
+    known = [field.alias for field in route.dependant.query_params] if isinstance(route, APIRoute) else []
+    for name in request.query_params:
+        if name not in known:
+            near = difflib.get_close_matches(name[:64], known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known) or 'none'}"
+            raise InvalidRequestError(f"there is no such query parameter; {hint}", pointer=f"?{name}")

@@ -26,16 +26,36 @@ class HistoryEvent:
 class HistoryStore(Protocol):
     """Users' ordered past items, bounded in length and age."""
 
-    async def recent(self, user_id: str, limit: int) -> list[str]:
-        """Item ids of the last ``limit`` events, oldest first; empty for an unknown user.
+    async def recent(self, user_ids: Sequence[str], limit: int) -> list[list[str]]:
+        """Item ids of the last ``limit`` events of each user, oldest first, empty for an unknown one; one round trip.
 
         Raises:
             StorageError: no answer.
         """
         ...
 
-    async def append(self, user_id: str, events: Sequence[HistoryEvent]) -> None:
-        """Add events; an event that is there already changes nothing but its time.
+    async def events(self, user_id: str, limit: int) -> list[HistoryEvent]:
+        """The last ``limit`` events of one user, oldest first.
+
+        Raises:
+            StorageError: no answer.
+        """
+        ...
+
+    async def append(self, events: Sequence[tuple[str, HistoryEvent]]) -> list[bool]:
+        """Add (user, event) pairs in one round trip; says of each whether it was new.
+
+        With an ``event_id`` an event is written once and never changes. Without, an item is in a history once, at its
+        newest time. An event older than all that a full history keeps is dropped.
+
+        Raises:
+            StorageFullError: no memory left.
+            StorageError: not acknowledged; all of it can be repeated.
+        """
+        ...
+
+    async def erase(self, user_id: str) -> bool:
+        """Forget a user; whether there was anything.
 
         Raises:
             StorageError: not acknowledged.

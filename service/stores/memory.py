@@ -24,29 +24,47 @@ class MemoryHistory:
         self._max_items = max_items
         self._users: dict[str, dict[tuple[str, str | None], float]] = {}
 
-    async def recent(self, user_id: str, limit: int) -> list[str]:
+    async def recent(self, user_ids: Sequence[str], limit: int) -> list[list[str]]:
         """See `HistoryStore.recent`."""
-        events = self._users.get(user_id, {})
-        ordered = sorted(events, key=lambda event: (events[event], *(part or "" for part in event)))
-        return [item_id for item_id, _ in ordered[-limit:]]
+        return [[event.item_id for event in await self.events(user_id, limit)] for user_id in user_ids]
 
-    async def append(self, user_id: str, events: Sequence[HistoryEvent]) -> None:
+    async def events(self, user_id: str, limit: int) -> list[HistoryEvent]:
+        """See `HistoryStore.events`."""
+        kept = self._ordered(self._users.get(user_id, {}))[-limit:]
+        return [HistoryEvent(item_id, time, event_id) for time, item_id, event_id in kept]
+
+    async def append(self, events: Sequence[tuple[str, HistoryEvent]]) -> list[bool]:
         """See `HistoryStore.append`."""
-        kept = self._users.setdefault(user_id, {})
-        kept.update({(event.item_id, event.event_id): event.timestamp for event in events})
-        for oldest in sorted(kept, key=kept.__getitem__)[: -self._max_items]:
-            del kept[oldest]
+        return [self._add(user_id, event) for user_id, event in events]
+
+    async def erase(self, user_id: str) -> bool:
+        """See `HistoryStore.erase`."""
+        return self._users.pop(user_id, None) is not None
 
     async def load(self, histories: AsyncIterable[tuple[str, Sequence[HistoryEvent]]]) -> int:
         """See `HistoryStore.load`."""
         users = 0
         async for user_id, events in histories:
-            await self.append(user_id, events)
+            await self.append([(user_id, event) for event in events])
             users += 1
         return users
 
     async def close(self) -> None:
         """See `HistoryStore.close`."""
+
+    def _add(self, user_id: str, event: HistoryEvent) -> bool:
+        kept = self._users.setdefault(user_id, {})
+        place = (event.item_id, event.event_id)
+        is_new = place not in kept
+        if is_new or (event.event_id is None and event.timestamp > kept[place]):
+            kept[place] = event.timestamp
+        for _, item_id, event_id in self._ordered(kept)[: -self._max_items]:
+            del kept[item_id, event_id]
+        return is_new
+
+    def _ordered(self, kept: dict[tuple[str, str | None], float]) -> list[tuple[float, str, str | None]]:
+        places = [(time, item_id, event_id) for (item_id, event_id), time in kept.items()]
+        return sorted(places, key=lambda place: (place[0], place[1], place[2] or ""))
 
 
 class MemoryItemLog:

@@ -4,7 +4,8 @@ r"""Histories in Redis. The keys are a contract: a backend may write them itself
                                          member  <item_id>  or  <item_id>\x1f<event_id>
 
 A plain ``ZADD groundrec:history:42 1700000000 item-7`` is enough. With an event id the same item can occur more than
-once and a repeated event is idempotent. Our writes keep the newest N members and renew the time to live.
+once and a repeated event is idempotent. Our writes keep the newest N members and renew the time to live. One key a
+user, no key for all of them, so a cluster spreads users over its nodes.
 """
 
 from collections.abc import AsyncIterable, Sequence
@@ -27,18 +28,38 @@ class RedisHistory:
         self._max_items = max_items
         self._ttl_seconds = ttl_days * DAY_SECONDS
 
-    async def recent(self, user_id: str, limit: int) -> list[str]:
+    async def recent(self, user_ids: Sequence[str], limit: int) -> list[list[str]]:
         """See `HistoryStore.recent`."""
         with storage_errors("read a history"):
-            members: Any = await self._redis.zrange(HISTORY_KEY + user_id, 0, limit - 1, desc=True)
-        return [member.partition(EVENT_SEPARATOR)[0] for member in reversed(members)]
+            if len(user_ids) == 1:
+                found = [await self._redis.zrange(HISTORY_KEY + user_ids[0], 0, limit - 1, desc=True)]
+            else:
+                async with self._redis.pipeline(transaction=False) as trip:
+                    for user_id in user_ids:
+                        trip.zrange(HISTORY_KEY + user_id, 0, limit - 1, desc=True)
+                    found = await trip.execute()
+        return [[member.partition(EVENT_SEPARATOR)[0] for member in reversed(members)] for members in found]
 
-    async def append(self, user_id: str, events: Sequence[HistoryEvent]) -> None:
+    async def events(self, user_id: str, limit: int) -> list[HistoryEvent]:
+        """See `HistoryStore.events`."""
+        with storage_errors("read a history"):
+            rows: Any = await self._redis.zrange(HISTORY_KEY + user_id, 0, limit - 1, desc=True, withscores=True)
+        return [_event(member, score) for member, score in reversed(rows)]
+
+    async def append(self, events: Sequence[tuple[str, HistoryEvent]]) -> list[bool]:
         """See `HistoryStore.append`."""
+        if not events:
+            return []
         with storage_errors("append to a history"):
             async with self._redis.pipeline(transaction=False) as trip:
-                self._queue(trip, user_id, events)
-                await trip.execute()
+                self._queue(trip, events)
+                answers = await trip.execute()
+        return [bool(added) for added in answers[: len(events)]]
+
+    async def erase(self, user_id: str) -> bool:
+        """See `HistoryStore.erase`."""
+        with storage_errors("erase a history"):
+            return bool(await self._redis.delete(HISTORY_KEY + user_id))
 
     async def load(self, histories: AsyncIterable[tuple[str, Sequence[HistoryEvent]]]) -> int:
         """See `HistoryStore.load`."""
@@ -46,7 +67,7 @@ class RedisHistory:
         with storage_errors("load histories"):
             async with self._redis.pipeline(transaction=False) as trip:
                 async for user_id, events in histories:
-                    self._queue(trip, user_id, events)
+                    self._queue_history(trip, user_id, events)
                     users += 1
                     if users % USERS_PER_TRIP == 0:
                         await trip.execute()
@@ -57,14 +78,28 @@ class RedisHistory:
         """See `HistoryStore.close`."""
         await self._redis.aclose()
 
-    def _queue(self, trip: Any, user_id: str, events: Sequence[HistoryEvent]) -> None:
-        if not events:
-            return
-        key = HISTORY_KEY + user_id
-        trip.zadd(key, {_member(event): event.timestamp for event in events})
-        trip.zremrangebyrank(key, 0, -self._max_items - 1)
-        trip.expire(key, self._ttl_seconds)
+    def _queue(self, trip: Any, events: Sequence[tuple[str, HistoryEvent]]) -> None:
+        """One ZADD an event, so that each answers whether it was new, then one bound a user."""
+        for user_id, event in events:
+            once = event.event_id is not None
+            trip.zadd(HISTORY_KEY + user_id, {_member(event): event.timestamp}, nx=once, gt=not once)
+        for user_id in dict.fromkeys(user_id for user_id, _ in events):
+            self._queue_bound(trip, user_id)
+
+    def _queue_history(self, trip: Any, user_id: str, events: Sequence[HistoryEvent]) -> None:
+        if events:
+            trip.zadd(HISTORY_KEY + user_id, {_member(event): event.timestamp for event in events}, gt=True)
+            self._queue_bound(trip, user_id)
+
+    def _queue_bound(self, trip: Any, user_id: str) -> None:
+        trip.zremrangebyrank(HISTORY_KEY + user_id, 0, -self._max_items - 1)
+        trip.expire(HISTORY_KEY + user_id, self._ttl_seconds)
 
 
 def _member(event: HistoryEvent) -> str:
     return event.item_id if event.event_id is None else f"{event.item_id}{EVENT_SEPARATOR}{event.event_id}"
+
+
+def _event(member: str, score: float) -> HistoryEvent:
+    item_id, separator, event_id = member.partition(EVENT_SEPARATOR)
+    return HistoryEvent(item_id, score, event_id if separator else None)

@@ -10,6 +10,7 @@ from service.model.checkpoint import Checkpoint
 from tests.service_doubles import Running, running
 
 HUGE = "x" * 5000
+JSON = {"content-type": "application/json"}
 HOSTILE: dict[str, tuple[str, bytes, int]] = {
     "nothing": ("/recommend", b"", 422),
     "no JSON": ("/recommend", b"{", 400),
@@ -79,12 +80,12 @@ async def test_the_pointer_names_the_field_at_fault(service: Running, path: str,
 
 async def test_a_body_that_is_not_declared_json_is_refused(service: Running) -> None:
     answer = await service.client.post("/recommend", content=b"{}", headers={"content-type": "text/plain"})
-    assert answer.status_code == 422
-    check_problem(answer.json(), 422)
+    assert answer.status_code == 415 and "content-type: application/json" in answer.json()["detail"]
+    check_problem(answer.json(), 415)
 
 
 async def test_an_announced_large_body_is_refused_unread(service: Running) -> None:
-    answer = await service.client.post("/recommend", content=b"x" * (2 << 20))
+    answer = await service.client.post("/recommend", content=b"x" * (2 << 20), headers=JSON)
     assert answer.status_code == 413
     check_problem(answer.json(), 413)
 
@@ -98,7 +99,7 @@ async def test_a_large_body_in_chunks_is_refused_while_it_comes_in(service: Runn
             sent += 1
             yield b"x" * (1 << 18)
 
-    answer = await service.client.post("/items", content=chunks())
+    answer = await service.client.post("/items", content=chunks(), headers=JSON)
     assert answer.status_code == 413
     check_problem(answer.json(), 413)
     assert sent < 10
@@ -147,7 +148,7 @@ async def test_a_body_that_never_ends_gives_its_place_back_in_time(service: Runn
         await asyncio.sleep(60)
         yield b"}"
 
-    answer = await asyncio.wait_for(service.client.post("/recommend", content=trickle()), 10)
+    answer = await asyncio.wait_for(service.client.post("/recommend", content=trickle(), headers=JSON), 10)
     assert answer.status_code == 408
     check_problem(answer.json(), 408)
 

@@ -1,6 +1,7 @@
 """What POST /recommend promises (service/README.md), with public failures of other systems named in the tests."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from service.errors import EngineError, StorageError
 from service.model.checkpoint import CatalogTensors, Checkpoint
 from service.model.semantic_ids import Sid
 from service.stores.base import HistoryEvent
-from service.stores.memory import MemoryHistory, MemoryItemLog
+from service.stores.memory import MemoryHistory
+from service.stores.memory_items import MemoryItemLog
 from tests.service_doubles import Running, exact_checkpoint, ids, running, write_items
 from tests.tiny_checkpoint import Shape
 
@@ -164,7 +166,7 @@ class ForgetsOnce(dict[int, frozenset[Sid]]):
 
 async def test_a_stored_history_is_used_and_an_inline_one_wins(checkpoint: Checkpoint) -> None:
     histories = MemoryHistory()
-    await histories.append("42", [HistoryEvent(item_id, time) for time, item_id in enumerate(HISTORY)])
+    await histories.append([("42", HistoryEvent(item_id, time)) for time, item_id in enumerate(HISTORY)])
     async with running(
         checkpoint, Parts(item_log=MemoryItemLog(), histories=histories), allow_volatile=True
     ) as service:
@@ -179,12 +181,12 @@ class BrokenHistory(MemoryHistory):
 
     trouble: str | None = None
 
-    async def recent(self, user_id: str, limit: int) -> list[str]:
+    async def recent(self, user_ids: Sequence[str], limit: int) -> list[list[str]]:
         if self.trouble == "error":
             raise StorageError("down")
         if self.trouble == "hang":
             await asyncio.Event().wait()
-        return await super().recent(user_id, limit)
+        return await super().recent(user_ids, limit)
 
 
 @pytest.mark.parametrize("trouble", ["error", "hang"])
@@ -192,7 +194,7 @@ async def test_without_redis_the_last_known_history_is_used_and_the_answer_says_
     checkpoint: Checkpoint, trouble: str
 ) -> None:
     histories = BrokenHistory()
-    await histories.append("42", [HistoryEvent("item-7", 1.0)])
+    await histories.append([("42", HistoryEvent("item-7", 1.0))])
     async with running(
         checkpoint, Parts(item_log=MemoryItemLog(), histories=histories), allow_volatile=True
     ) as service:

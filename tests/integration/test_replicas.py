@@ -113,7 +113,7 @@ async def test_without_redis_recommendations_go_on_degraded_and_posts_say_503(
     checkpoint: Checkpoint, own_redis: RedisServer, trouble: str
 ) -> None:
     histories = RedisHistory(own_redis.url, timeout_seconds=1, max_items=9, ttl_days=1)
-    await histories.append("42", [HistoryEvent("item-7", 1.0)])
+    await histories.append([("42", HistoryEvent("item-7", 1.0))])
     await histories.close()
     async with running(checkpoint, REAL, redis_url=own_redis.url) as service:
         known = await service.recommend(user_id="42")

@@ -1,17 +1,15 @@
-"""The promises of `service.stores.base`, kept alike by Redis and by the stores in memory."""
+"""The promises of the item log, kept alike by Redis and by the store in memory."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 
 import pytest
 import redis
 
-from service.errors import StorageError
 from service.model.checkpoint import ItemRecord
 from service.model.semantic_ids import Sid
-from service.stores.base import LOG_START, HistoryEvent, HistoryStore, ItemDraft, ItemLog, position_key
-from service.stores.memory import MemoryHistory, MemoryItemLog
-from service.stores.redis_history import RedisHistory
+from service.stores.base import LOG_START, ItemDraft, ItemLog, position_key
+from service.stores.memory import MemoryItemLog
 from service.stores.redis_items import RedisItemLog
 
 UNDER_A: list[Sid] = [(1, 2, 0), (1, 2, 5), (1, 2, 3)]
@@ -22,24 +20,11 @@ def redis_log(url: str) -> RedisItemLog:
     return RedisItemLog(url, fingerprint="abc", shown_url=url)
 
 
-def redis_histories(url: str, timeout_seconds: float = 1.0) -> RedisHistory:
-    return RedisHistory(url, timeout_seconds=timeout_seconds, max_items=5, ttl_days=2)
-
-
 @pytest.fixture(params=["redis", "memory"])
 async def log(request: pytest.FixtureRequest) -> AsyncIterator[ItemLog]:
     store: ItemLog = MemoryItemLog()
     if request.param == "redis":
         store = redis_log(request.getfixturevalue("redis_url"))
-    yield store
-    await store.close()
-
-
-@pytest.fixture(params=["redis", "memory"])
-async def histories(request: pytest.FixtureRequest) -> AsyncIterator[HistoryStore]:
-    store: HistoryStore = MemoryHistory(max_items=5)
-    if request.param == "redis":
-        store = redis_histories(request.getfixturevalue("redis_url"))
     yield store
     await store.close()
 
@@ -112,76 +97,6 @@ async def test_a_waiting_reader_is_woken_by_an_append(log: ItemLog) -> None:
 async def test_concurrent_claims_of_one_sid_have_one_winner(log: ItemLog) -> None:
     claims = await asyncio.gather(*(log.claim_and_append(draft(f"item-{n}"), UNDER_A[:1]) for n in range(20)))
     assert sum(claim.collides_with is None for claim in claims) == 1
-
-
-async def test_a_history_is_read_oldest_first_and_newest_only(histories: HistoryStore) -> None:
-    await histories.append("u", [HistoryEvent("b", 2), HistoryEvent("c", 3), HistoryEvent("a", 1)])
-    assert await histories.recent("u", 10) == ["a", "b", "c"]
-    assert await histories.recent("u", 2) == ["b", "c"]
-    assert await histories.recent("nobody", 2) == []
-
-
-async def test_events_with_ids_repeat_items_and_are_idempotent(histories: HistoryStore) -> None:
-    events = [HistoryEvent("a", 1, "e1"), HistoryEvent("b", 2, "e2"), HistoryEvent("a", 3, "e3")]
-    for _ in range(2):
-        await histories.append("u", events)
-    assert await histories.recent("u", 10) == ["a", "b", "a"]
-
-
-async def test_histories_are_bounded_metarank_1543(histories: HistoryStore) -> None:
-    await histories.append("u", [HistoryEvent(f"item-{n}", n) for n in range(20)])
-    await histories.append("u", [HistoryEvent("last", 99)])
-    assert await histories.recent("u", 50) == ["item-16", "item-17", "item-18", "item-19", "last"]
-
-
-async def test_many_histories_are_loaded_and_counted(histories: HistoryStore) -> None:
-    async def rows() -> AsyncIterator[tuple[str, Sequence[HistoryEvent]]]:
-        for user in range(450):
-            yield f"user-{user}", [HistoryEvent(f"item-{user}", 1.0)]
-        yield "empty", []
-
-    assert await histories.load(rows()) == 451
-    assert await histories.recent("user-0", 5) == ["item-0"] and await histories.recent("user-449", 5) == ["item-449"]
-
-
-async def test_a_plain_zadd_by_a_backend_is_a_history(redis_url: str) -> None:
-    with redis.Redis.from_url(redis_url) as backend:
-        backend.zadd("groundrec:history:42", {"item-7": 1_700_000_000, "item-8": 1_600_000_000})
-    store = redis_histories(redis_url)
-    assert await store.recent("42", 10) == ["item-8", "item-7"]
-    await store.close()
-
-
-async def test_a_member_that_is_no_utf8_is_an_unknown_item_not_a_failure(redis_url: str) -> None:
-    client = redis.Redis.from_url(redis_url)
-    client.zadd("groundrec:history:42", {b"\xff\xfe": 1.0, b"50": 2.0})
-    client.close()
-    histories = redis_histories(redis_url)
-    assert (await histories.recent("42", 10))[-1] == "50"
-    await histories.close()
-
-
-async def test_a_history_is_forgotten_some_time_after_its_last_event(redis_url: str) -> None:
-    store = redis_histories(redis_url)
-    await store.append("u", [HistoryEvent("a", 1)])
-    await store.close()
-    with redis.Redis.from_url(redis_url) as backend:
-        assert 2 * 86_400 - 5 <= int(backend.ttl("groundrec:history:u")) <= 2 * 86_400
-
-
-async def test_a_key_of_the_wrong_type_is_a_storage_error(redis_url: str) -> None:
-    with redis.Redis.from_url(redis_url) as backend:
-        backend.rpush("groundrec:history:u", "a")
-    store = redis_histories(redis_url)
-    with pytest.raises(StorageError, match="read a history"):
-        await store.recent("u", 5)
-    await store.close()
-
-
-async def test_300_concurrent_reads_wait_for_a_connection_instead_of_failing(redis_url: str) -> None:
-    store = redis_histories(redis_url, timeout_seconds=5)
-    assert await asyncio.gather(*(store.recent("u", 5) for _ in range(300))) == [[]] * 300
-    await store.close()
 
 
 async def test_entries_nobody_can_read_are_passed_over(redis_url: str) -> None:

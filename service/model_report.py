@@ -1,0 +1,47 @@
+"""What GET /model says: which model and catalogue are served, how they were made, and what requests get by default."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from service.event_weights import EventWeights
+from service.lane import CurrentCatalog, Lane
+from service.model.checkpoint import Checkpoint
+from service.settings import Settings
+
+
+def model_report(
+    settings: Settings, checkpoint: Checkpoint, catalogs: CurrentCatalog, lane: Lane, weights: EventWeights
+) -> Callable[[], Mapping[str, Any]]:
+    """A function that reports the state of the moment."""
+    fixed = _fixed(settings, checkpoint, lane, weights)
+
+    def report() -> Mapping[str, Any]:
+        catalog = catalogs.current
+        counts = {"catalog_items": len(catalog), "new_items": catalog.new_count}
+        fields = {"filter_fields": catalog.fields()}
+        return {**fixed, "catalog_version": catalog.version, **counts, **fields}
+
+    return report
+
+
+def _fixed(settings: Settings, checkpoint: Checkpoint, lane: Lane, weights: EventWeights) -> dict[str, Any]:
+    manifest, options = checkpoint.manifest, lane.options
+    smoothing = {
+        "boost": settings.smoothing_boost or manifest.smoothing.boost,
+        "temperature": settings.smoothing_temperature or manifest.smoothing.temperature,
+    }
+    data = manifest.data.model_dump(include={"name", "num_items", "num_users", "num_interactions", "license_note"})
+    return {
+        "model_version": manifest.model_version,
+        "created_at": manifest.created_at,
+        "levels": manifest.sid.levels,
+        "codes": manifest.sid.codes,
+        "max_history_items": manifest.prompt.max_items,
+        "beam_width": options.beam_width,
+        "exclude_seen": options.exclude_seen,
+        "event_weights": dict(weights.table),
+        "cold_new_share": options.cold_new_share,
+        "smoothing": smoothing,
+        "data": data,
+        "metrics": manifest.metrics,
+    }
