@@ -21,6 +21,20 @@ part() {
   if "$@"; then passed+=("$name"); else failed+=("$name"); fi
 }
 
+# The playground's tests drive the system's own browser. A fresh machine gets it here if it lets us; where it does not,
+# those tests say what is missing.
+ensure_chromium() {
+  local name
+  for name in chromium chromium-browser google-chrome; do
+    ! command -v "$name" >/dev/null || return 0
+  done
+  [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null || return 0
+  printf '== installing Chromium for the tests of the playground ==\n'
+  { apt-get -qq update \
+    && DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 install --yes --no-install-recommends \
+      chromium fonts-dejavu-core; } >/dev/null || printf 'Chromium could not be installed\n' >&2
+}
+
 spelling() { git ls-files -z -- . ':!deploy/locks' | xargs -0 codespell; }
 
 file_lengths() {
@@ -45,6 +59,7 @@ check_sources() {
 }
 
 (($# > 0)) || check_sources
+ensure_chromium
 code=0
 python -m pytest -p no:cacheprovider "$@" || code=$?
 ((${#failed[@]} == 0 && code == 0)) || exit 1
