@@ -222,8 +222,11 @@ def write_catalog(folder: Path, items: Sequence[ItemRecord], tensors: CatalogTen
 def seal(folder: Path, fields: Mapping[str, Any]) -> Manifest:
     """Hash every file of ``folder`` and write its manifest; ``fields`` are the manifest's other parts.
 
-    The model version is the digest of the file digests, so equal content has an equal version.
+    The model version is the digest of the file digests, so equal content has an equal version. Everybody may read the
+    files afterwards: safetensors writes them for the owner alone, and the service runs as another user.
     """
+    for name in _files(folder):
+        (folder / name).chmod(0o644)
     files = {name: _entry(folder / name) for name in sorted(_files(folder)) if name != MANIFEST}
     digest = hashlib.sha256("".join(f"{name}{entry.sha256}" for name, entry in files.items()).encode())
     manifest = Manifest.model_validate({**fields, "model_version": digest.hexdigest()[:12], "files": files})
@@ -345,5 +348,8 @@ def _entry(path: Path) -> FileEntry:
 
 
 def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}; let the service's user read it") from error

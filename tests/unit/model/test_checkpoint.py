@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -132,6 +133,24 @@ def test_a_dial_that_makes_no_sense_is_not_written(copy: Path) -> None:
     with pytest.raises(ValueError, match="temperature"):
         change_manifest(copy, {"smoothing": {"temperature": 0.0, "boost": 1.0}})
     assert (copy / "manifest.json").read_bytes() == before
+
+
+def test_another_user_may_read_what_was_sealed(original: Checkpoint) -> None:
+    modes = {path.stat().st_mode & 0o777 for path in original.folder.rglob("*") if path.is_file()}
+    assert modes == {0o644}
+
+
+def test_a_file_that_may_not_be_read_is_named(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Path.open
+
+    def refuse(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path.name == "quantizer.safetensors":
+            raise PermissionError(13, "Permission denied")
+        return opened(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(CheckpointError, match=r"quantizer\.safetensors: cannot be read: Permission denied"):
+        open_checkpoint(copy)
 
 
 def test_a_pickle_is_refused_even_when_the_manifest_lists_it(copy: Path) -> None:
