@@ -127,7 +127,8 @@ class Bench:
                 return
             contenders = list(dict.fromkeys(name for cell in group for name in cell.contenders))
             checkpoint = self._checkpoint(world)
-            with open_arena(checkpoint, self._starter(checkpoint, world), contenders, mode) as arena:
+            start, by_wall = self._starter(checkpoint, world), self._options.device != "cpu"
+            with open_arena(checkpoint, start, contenders, mode, by_wall=by_wall) as arena:
                 for cell in group:
                     if not self._may_begin():
                         return

@@ -39,12 +39,17 @@ class WrongAnswerError(GroundrecError):
 
 @dataclass(frozen=True, slots=True)
 class Arena:
-    """A world in one mode while its children run."""
+    """A world in one mode while its children run; on a GPU ``by_wall``, for its work is no process's CPU time."""
 
     checkpoint: Checkpoint
     sids: SortedSids
     codes_NL: NDArray[np.integer]
     children: Mapping[str, Child]
+    by_wall: bool = False
+
+    def seconds(self, run: Run) -> float:
+        """What a run cost."""
+        return run.wall_s if self.by_wall else run.cpu_s
 
     def run(self, contender: str, batch: Batch) -> Run:
         """One measured run."""
@@ -57,7 +62,9 @@ class Arena:
 
 
 @contextmanager
-def open_arena(checkpoint: Checkpoint, start: StartChild, contenders: Sequence[str], mode: str) -> Iterator[Arena]:
+def open_arena(
+    checkpoint: Checkpoint, start: StartChild, contenders: Sequence[str], mode: str, *, by_wall: bool = False
+) -> Iterator[Arena]:
     """Start the children that the contenders need, and warm each contender up with a small batch."""
     codes_NL = checkpoint.catalog_tensors().codes_NL
     with ExitStack() as stack:
@@ -65,14 +72,14 @@ def open_arena(checkpoint: Checkpoint, start: StartChild, contenders: Sequence[s
         for kind in dict.fromkeys(KIND_OF[contender] for contender in contenders):
             # one start after another: together they would need the memory of all at its peak
             children[kind] = stack.enter_context(start(kind, "eager" if kind == "torch" else mode))
-        arena = Arena(checkpoint, SortedSids(codes_NL, checkpoint.space), codes_NL, children)
+        arena = Arena(checkpoint, SortedSids(codes_NL, checkpoint.space), codes_NL, children, by_wall)
         for contender in contenders:
             arena.run(contender, Batch(arena.prompts(2, 40, 0), 4))
         yield arena
 
 
 def measure_cell(arena: Arena, cell: Cell) -> list[Row]:
-    """One row per contender: CPU milliseconds per user and wall milliseconds per batch, a value a round.
+    """One row per contender: its cost in milliseconds per user and wall milliseconds per batch, a value a round.
 
     Raises:
         WrongAnswerError: a constrained contender returned a SID that does not exist, or too few.
@@ -85,7 +92,7 @@ def measure_cell(arena: Arena, cell: Cell) -> list[Row]:
             run = arena.run(name, batch)
             illegal[name] = check_answers(name, run.answers, batch, arena.sids)
             runs[name].append(run)
-    return [_row(cell, name, found, illegal[name]) for name, found in runs.items()]
+    return [_row(arena, cell, name, found, illegal[name]) for name, found in runs.items()]
 
 
 def rotated(names: Sequence[str], turn: int) -> list[str]:
@@ -167,7 +174,7 @@ def _filters(arena: Arena, cell: Cell) -> dict[str, float]:
             batch = Batch(prompts, cell.beam, 1.0 if name == "unfiltered" else 0.5, key)
             run = arena.run("ours", batch)
             _check_filter(run.answers, batch, arena.sids)
-            spent[name].append(run.cpu_s)
+            spent[name].append(arena.seconds(run))
     return {
         "filtered_ratio": paired_ratio(spent["known"], spent["unfiltered"]),
         "fresh_filter_ratio": paired_ratio(spent["fresh"], spent["unfiltered"]),
@@ -190,10 +197,10 @@ def _prefix_cache(arena: Arena, cell: Cell) -> dict[str, float]:
     for turn in range(cell.rounds):
         later = arena.prompts(cell.batch, cell.prompt, 20 + turn)
         earlier = [prompt[:-levels] for prompt in later]
-        prefill.append(arena.run("line", Batch(later, 0)).cpu_s)
-        cold.append(arena.run("ours", Batch(later, cell.beam)).cpu_s)
+        prefill.append(arena.seconds(arena.run("line", Batch(later, 0))))
+        cold.append(arena.seconds(arena.run("ours", Batch(later, cell.beam))))
         arena.run("ours", Batch(earlier, cell.beam))
-        warm.append(arena.run("ours", Batch(later, cell.beam, keep_cache=True)).cpu_s)
+        warm.append(arena.seconds(arena.run("ours", Batch(later, cell.beam, keep_cache=True))))
     decode = middle(cold) - middle(prefill)
     return {
         "prefill_saved": paired_ratio([c - w for c, w in zip(cold, warm, strict=True)], prefill),
@@ -238,7 +245,7 @@ def unused_sids(sids: SortedSids, count: int, seed: int) -> list[list[int]]:
     return [list(sid) for sid in list(found)[:count]]
 
 
-def _row(cell: Cell, name: str, runs: Sequence[Run], illegal: float) -> Row:
+def _row(arena: Arena, cell: Cell, name: str, runs: Sequence[Run], illegal: float) -> Row:
     row: dict[str, Any] = {
         "world": cell.world.name,
         "mode": cell.mode,
@@ -246,7 +253,7 @@ def _row(cell: Cell, name: str, runs: Sequence[Run], illegal: float) -> Row:
         "beam": cell.beam,
         "prompt": cell.prompt,
         "contender": name,
-        "cpu_ms": [round(run.cpu_s * 1e3 / cell.batch, 3) for run in runs],
+        "cost_ms": [round(arena.seconds(run) * 1e3 / cell.batch, 3) for run in runs],
         "wall_ms": [round(run.wall_s * 1e3, 3) for run in runs],
         "rss_mib": round(max(run.rss_mib for run in runs)),
     }

@@ -23,8 +23,9 @@ def markdown(rows: Sequence[Row], verdicts: Sequence[Verdict], facts: Mapping[st
         "# The engine, measured",
         _facts(facts),
         "## Cells",
-        "CPU ms per user (all threads, median of the rounds) and wall ms of the whole batch of ours; then each rival's "
-        "CPU time over ours, round by round (× above 1: ours is cheaper; the line below 1: how near ours comes to it).",
+        "Cost in ms per user (CPU time of all threads; wall time on a GPU), median of the rounds, and wall ms of the "
+        "whole batch, of ours; then each rival's cost over ours, round by round: above 1 ours is cheaper, and the "
+        "hardware line's ratio says how near ours comes to it.",
         _cells(rows),
         "¹ unconstrained: it returns SIDs that do not exist, in the share in brackets. "
         "The torch contenders run eager in every row.",
@@ -49,9 +50,9 @@ def _cells(rows: Sequence[Row]) -> str:
     lines = []
     for ours in find(rows, "cells", contender="ours"):
         place = [ours[name] for name in ("world", "mode", "batch", "beam", "prompt")]
-        own = [f"{middle(ours['cpu_ms']):.0f}", f"{middle(ours['wall_ms']):.0f}"]
+        own = [f"{middle(ours['cost_ms']):.0f}", f"{middle(ours['wall_ms']):.0f}"]
         lines.append([*map(str, place), *own, *(_rival(rows, ours, rival) for rival in RIVALS)])
-    head = ["world", "mode", "batch", "beam", "prompt", "ours, CPU ms", "wall ms", *HEADINGS.values()]
+    head = ["world", "mode", "batch", "beam", "prompt", "ours, ms per user", "wall ms", *HEADINGS.values()]
     return _grid(head, lines)
 
 
@@ -59,7 +60,7 @@ def _rival(rows: Sequence[Row], ours: Row, rival: str) -> str:
     found = find(rows, "cells", name=ours["name"], contender=rival)
     if not found:
         return ""
-    ratio = paired_ratio(found[0]["cpu_ms"], ours["cpu_ms"])
+    ratio = paired_ratio(found[0]["cost_ms"], ours["cost_ms"])
     share = found[0].get("illegal_share")
     return f"{ratio:.2f}×" + ("" if share is None else f" ({share:.0%})")
 

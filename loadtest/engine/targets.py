@@ -143,5 +143,5 @@ def _ratio(rows: Sequence[Row], mode: str, above: str, below: str, cell: dict[st
     for row in find(rows, "cells", mode=mode, contender=below, **cell):
         rivals = find(rows, "cells", name=row["name"], contender=above)
         if rivals:
-            return paired_ratio(rivals[0]["cpu_ms"], row["cpu_ms"])
+            return paired_ratio(rivals[0]["cost_ms"], row["cost_ms"])
     return None

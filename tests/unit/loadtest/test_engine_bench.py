@@ -54,7 +54,7 @@ def arena(monkeypatch: pytest.MonkeyPatch) -> FakeArena:
 def test_contenders_take_turns_and_each_goes_first_once(arena: FakeArena) -> None:
     rows = measure_cell(arena, CELL)
     assert arena.asked == ["ours", "line", "one_token", "line", "one_token", "ours", "one_token", "ours", "line"]
-    assert {row["contender"]: row["cpu_ms"] for row in rows}["ours"] == [1000.0, 6000.0, 8000.0]
+    assert {row["contender"]: row["cost_ms"] for row in rows}["ours"] == [1000.0, 6000.0, 8000.0]
     assert rotated("abc", 4) == ["b", "c", "a"]
 
 
@@ -98,7 +98,7 @@ def finished(bench: Bench, preset_cells: Sequence[Cell]) -> None:
             "cells",
             cell.name,
             [
-                {**place, "prompt": cell.prompt, "contender": name, "cpu_ms": [2.0], "wall_ms": [1.0], "rss_mib": 1}
+                {**place, "prompt": cell.prompt, "contender": name, "cost_ms": [2.0], "wall_ms": [1.0], "rss_mib": 1}
                 | ({"illegal_share": 0.25} if name == "vllm_beam" else {})
                 for name in cell.contenders
             ],
@@ -185,3 +185,8 @@ def test_the_cpu_time_of_a_process_grows_by_its_work_and_includes_its_children()
 
 def test_outside_a_repository_the_commit_is_unknown(tmp_path: Path) -> None:
     assert commit(tmp_path) == "unknown"
+
+
+def test_on_a_gpu_wall_time_is_what_counts(arena: FakeArena) -> None:
+    by_wall = FakeArena(arena.checkpoint, arena.sids, arena.codes_NL, {}, by_wall=True)
+    assert {row["contender"]: row["cost_ms"] for row in measure_cell(by_wall, CELL)}["ours"] == [2000.0] * 3

@@ -16,7 +16,7 @@ def cell(contender: str, cpu_ms: list[float], mode: str = "eager", **place: int)
         "name": name,
         "mode": mode,
         "contender": contender,
-        "cpu_ms": cpu_ms,
+        "cost_ms": cpu_ms,
         **where,
     }
 
