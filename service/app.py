@@ -18,6 +18,7 @@ from service.api.routes import Endpoints
 from service.background import run_in_background
 from service.catalog import Catalog
 from service.catalog_sync import CatalogSync
+from service.catalog_tree import CatalogTree
 from service.circuit import Circuit
 from service.engine.base import Engine, EngineOptions
 from service.errors import CheckpointError, EngineError, RequestError, StartupError, StorageError
@@ -98,7 +99,8 @@ async def open_service(settings: Settings, parts: Parts = Parts()) -> AsyncItera
         ingest = Ingest(sync, grounder, log, metrics, settings.items_timeout_ms)
         events = Events(users.histories, users.feedback, users.weights, sync, metrics)
         report = model_report(settings, checkpoint, sync, lane, users.weights)
-        endpoints = Endpoints(recommender, ingest, events, users.histories, sync, report, health, metrics)
+        tree = CatalogTree(sync, checkpoint.space)
+        endpoints = Endpoints(recommender, ingest, events, users.histories, sync, tree, report, health, metrics)
         yield Service(create_app(endpoints, metrics, settings.max_inflight, keys), health)
 
 

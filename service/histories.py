@@ -74,6 +74,11 @@ class Histories:
         with self._circuit.call(StorageError):
             return await self._store.events(user_id, limit)
 
+    async def sample(self, limit: int) -> list[tuple[str, int]]:
+        """See `HistoryStore.sample`."""
+        with self._circuit.call(StorageError):
+            return await self._store.sample(limit)
+
     async def append(self, events: Sequence[tuple[str, HistoryEvent]]) -> list[bool]:
         """See `HistoryStore.append`."""
         with self._circuit.call(StorageError, answers=(StorageFullError,)):

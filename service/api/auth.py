@@ -16,7 +16,8 @@ from service.errors import ForbiddenError, QuotaError, RequestError, Unauthorize
 from service.metrics import Metrics
 
 OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/metrics"})
-PAGES = ("/docs", "/playground", "/openapi.json")
+PLAYGROUND = "/playground"  # a page without data, which asks for the key itself
+PAGES = ("/docs", "/openapi.json")
 ANY_SCOPE = "any"
 
 _SCOPES = {
@@ -26,6 +27,8 @@ _SCOPES = {
     "events": "events",
     "users": "events",
     "items": "items",
+    "catalog": "recommend",
+    "playground": ANY_SCOPE,
     "docs": ANY_SCOPE,
     "openapi.json": ANY_SCOPE,
 }
@@ -40,7 +43,7 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or refuse it."""
-        if scope["type"] != "http" or self._keys is None or scope["path"] in OPEN_PATHS:
+        if scope["type"] != "http" or self._keys is None or _is_open(scope["path"]):
             await self._app(scope, receive, send)
             return
         try:
@@ -72,6 +75,10 @@ class Guard:
             self._metrics.shed.labels("quota").inc()
             raise
         scope.setdefault("state", {})[BUCKET] = bucket
+
+
+def _is_open(path: str) -> bool:
+    return path in OPEN_PATHS or path == PLAYGROUND or path.startswith(f"{PLAYGROUND}/")
 
 
 def required_scope(method: str, path: str) -> str:

@@ -12,8 +12,10 @@ from fastapi.routing import APIRoute
 from service.api.docs_routes import install_docs
 from service.api.events_routes import events_router, users_router
 from service.api.items_routes import items_router
+from service.api.playground_routes import install_playground, playground_router
 from service.api.probe_routes import HealthReport, MetricsText, ModelReport, model_router, probe_router
 from service.api.recommend_routes import recommend_router
+from service.catalog_tree import CatalogTree
 from service.errors import InvalidRequestError
 from service.events import Events
 from service.histories import Histories
@@ -31,6 +33,7 @@ class Endpoints:
     events: Events
     histories: Histories
     catalogs: CurrentCatalog
+    tree: CatalogTree
     model: ModelReport
     health: HealthReport
     metrics: MetricsText
@@ -44,6 +47,7 @@ def install_routes(app: FastAPI, endpoints: Endpoints) -> None:
         app.include_router(calls, include_in_schema=False, dependencies=checked)
     app.include_router(probe_router(endpoints.health, endpoints.metrics), dependencies=checked)
     install_docs(app)
+    install_playground(app)
 
 
 def _routers(endpoints: Endpoints) -> list[APIRouter]:
@@ -53,6 +57,7 @@ def _routers(endpoints: Endpoints) -> list[APIRouter]:
         events_router(endpoints.events),
         users_router(endpoints.events, endpoints.histories, endpoints.catalogs),
         model_router(endpoints.model),
+        playground_router(endpoints.tree, endpoints.histories, endpoints.catalogs),
     ]
 
 

@@ -42,6 +42,14 @@ class HistoryStore(Protocol):
         """
         ...
 
+    async def sample(self, limit: int) -> list[tuple[str, int]]:
+        """Up to ``limit`` users in no order, each with the number of its events; for people who look around.
+
+        Raises:
+            StorageError: no answer.
+        """
+        ...
+
     async def append(self, events: Sequence[tuple[str, HistoryEvent]]) -> list[bool]:
         """Add (user, event) pairs in one round trip; says of each whether it was new.
 

@@ -5,6 +5,7 @@ Nothing here survives a restart, so the service never chooses them by itself.
 
 import asyncio
 from collections.abc import AsyncIterable, Sequence
+from itertools import islice
 
 from service.model.semantic_ids import Sid
 from service.stores.base import (
@@ -32,6 +33,10 @@ class MemoryHistory:
         """See `HistoryStore.events`."""
         kept = self._ordered(self._users.get(user_id, {}))[-limit:]
         return [HistoryEvent(item_id, time, event_id) for time, item_id, event_id in kept]
+
+    async def sample(self, limit: int) -> list[tuple[str, int]]:
+        """See `HistoryStore.sample`."""
+        return [(user_id, len(kept)) for user_id, kept in islice(self._users.items(), limit)]
 
     async def append(self, events: Sequence[tuple[str, HistoryEvent]]) -> list[bool]:
         """See `HistoryStore.append`."""

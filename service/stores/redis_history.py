@@ -8,7 +8,9 @@ once and a repeated event is idempotent. Our writes keep the newest N members an
 user, no key for all of them, so a cluster spreads users over its nodes.
 """
 
+import asyncio
 from collections.abc import AsyncIterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from service.stores.base import HistoryEvent
@@ -18,6 +20,8 @@ HISTORY_KEY = "groundrec:history:"
 EVENT_SEPARATOR = "\x1f"
 DAY_SECONDS = 86_400
 USERS_PER_TRIP = 200
+SAMPLE_SECONDS = 1.0
+SCANNED_PER_TRIP = 500
 
 
 class RedisHistory:
@@ -45,6 +49,19 @@ class RedisHistory:
         with storage_errors("read a history"):
             rows: Any = await self._redis.zrange(HISTORY_KEY + user_id, 0, limit - 1, desc=True, withscores=True)
         return [_event(member, score) for member, score in reversed(rows)]
+
+    async def sample(self, limit: int) -> list[tuple[str, int]]:
+        """See `HistoryStore.sample`; what was found in `SAMPLE_SECONDS`, as other keys may be many."""
+        keys: list[str] = []
+        with storage_errors("look for users"):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SAMPLE_SECONDS):
+                    await self._find_keys(keys, limit)
+            async with self._redis.pipeline(transaction=False) as trip:
+                for key in keys:
+                    trip.zcard(key)
+                counts = await trip.execute()
+        return [(key.removeprefix(HISTORY_KEY), count) for key, count in zip(keys, counts, strict=True)]
 
     async def append(self, events: Sequence[tuple[str, HistoryEvent]]) -> list[bool]:
         """See `HistoryStore.append`."""
@@ -77,6 +94,15 @@ class RedisHistory:
     async def close(self) -> None:
         """See `HistoryStore.close`."""
         await self._redis.aclose()
+
+    async def _find_keys(self, found: list[str], limit: int) -> None:
+        """Add keys of histories to ``found`` as they turn up, so that what was found survives a cancellation."""
+        scan = self._redis.scan_iter(match=HISTORY_KEY + "*", count=SCANNED_PER_TRIP, _type="zset")
+        async for key in scan:
+            if key not in found:
+                found.append(key)
+            if len(found) == limit:
+                return
 
     def _queue(self, trip: Any, events: Sequence[tuple[str, HistoryEvent]]) -> None:
         """One ZADD an event, so that each answers whether it was new, then one bound a user."""
