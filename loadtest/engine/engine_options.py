@@ -22,7 +22,7 @@ def engine_options(spec: HostSpec) -> EngineOptions:
         "prefill_tokens": spec.prefill_tokens,
     }
     if spec.compiled:
-        if "compiled" not in {one.name for one in fields(EngineOptions)}:
+        if "compile" not in {one.name for one in fields(EngineOptions)}:
             raise ValueError("this engine has no compiled mode")
-        wanted["compiled"] = True
+        wanted["compile"] = True
     return EngineOptions(**wanted)

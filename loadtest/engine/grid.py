@@ -5,7 +5,7 @@ Qwen3-0.6B's width, heads and vocabulary, but 8 of its 28 layers, so that a run 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -126,6 +126,7 @@ class Preset:
 ALL = ("ours", "line", "one_token", "vllm_beam", "torch_loop", "hf_generate")
 NO_HF = ALL[:-1]
 FAST = ("ours", "line")
+WITNESS = ("ours", "torch_loop")
 MODES = ("eager", "compiled")
 
 
@@ -150,7 +151,7 @@ def _standard() -> Preset:
     cells += [Cell(World("smollm2-135m", items), "eager", 8, 50, 160, FAST[:1]) for items in (10**4, 10**5, 10**7)]
     return Preset(
         cells=tuple(cells),
-        agreement=Cell(World("smollm2-4l", 10_000, "float32"), "eager", 4, 20, 160, NO_HF),
+        agreement=Cell(World("smollm2-4l", 10_000, "float32"), "eager", 4, 20, 160, WITNESS),
         costs=tuple(Cell(main, mode, 8, 50, 160, FAST, rounds=5) for mode in MODES),
         served=main,
         catalogues=(10**4, 10**5, 10**6, 10**7),
@@ -180,8 +181,9 @@ def _full() -> Preset:
 
 def _smoke() -> Preset:
     world = World("tiny", 2_000, "float32", max_prompt=72)
-    cells = (Cell(world, "eager", 2, 8, 60, ALL, rounds=2),)
-    return Preset(cells, cells[0], cells, world, (2_000,))
+    cell = Cell(world, "eager", 2, 8, 60, ALL, rounds=2)
+    agreement, costs = (replace(cell, contenders=some) for some in (WITNESS, FAST))
+    return Preset((cell,), agreement, (costs,), world, (2_000,))
 
 
 def _gpu(prompts: tuple[int, ...], beam: int, batches: tuple[int, ...], items: int) -> Preset:

@@ -16,7 +16,7 @@ _FRAMES = (
     (r"service/model/(trie|trie_\w+|legal\w*|overlay\w*)\.py|catalog_versions\.py", "trie"),
     (r"service/model/prefix_memory\.py", "prefix memory"),
     (r"service/model/beam\.py|service/engine/wire\.py", "beam selection"),
-    (r"service/engine/vllm_attention\w*\.py|v1/attention/|layers/attention", "attention"),
+    (r"service/engine/(vllm_attention\w*|shared_prefix)\.py|v1/attention/|layers/attention", "attention"),
     (r"layernorm\.py|rotary_embedding|activation\.py", "norms, rotary, activations"),
     (r"layers/linear\.py|layers/utils\.py", "linear"),
     (r"torch_compile_cache|torchinductor|inductor_cache", "norms, rotary, activations"),
