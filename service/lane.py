@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 import structlog
@@ -19,7 +20,9 @@ from service.engine.base import BeamAnswer, BeamRequest, Engine
 from service.errors import DeadlineError, EngineError, InvalidRequestError, RequestError, UnknownVersionError
 from service.fallback import popular_and_new
 from service.metrics import Metrics
+from service.model.new_items import merge, most_new_items
 from service.model.prompt import PromptTemplate
+from service.new_items import NewItems
 from service.recommendation import RecommendQuery
 
 MAX_BEAM_WIDTH = 512
@@ -39,6 +42,7 @@ class LaneOptions:
     exclude_seen: bool
     patience_ms: int
     cold_new_share: float
+    new_item_share: float = 1.0
 
 
 class CurrentCatalog(Protocol):
@@ -89,9 +93,16 @@ class Lane:
     """Ranks items with one model, or without it when it is in trouble."""
 
     def __init__(
-        self, catalogs: CurrentCatalog, engine: Engine, options: LaneOptions, metrics: Metrics, circuit: Circuit
+        self,
+        catalogs: CurrentCatalog,
+        engine: Engine,
+        options: LaneOptions,
+        metrics: Metrics,
+        circuit: Circuit,
+        new_items: NewItems | None = None,
     ) -> None:
         self.options = options
+        self._new_items = new_items
         self._catalogs, self._engine = catalogs, engine
         self._metrics, self._circuit = metrics, circuit
 
@@ -132,7 +143,8 @@ class Lane:
                 answer = await self._call(f"{ask.request_id}-{attempt}", request, ask)
             except UnknownVersionError:
                 continue
-            return Ranked(catalog, self._expand(legal, answer, ask), history, ask.reasons)
+            places = self._with_new_items(catalog, legal, history, self._expand(legal, answer), ask)
+            return Ranked(catalog, places, history, ask.reasons)
         raise EngineError("the engine holds none of the catalogue versions that were asked for")
 
     async def _call(self, request_id: str, request: BeamRequest, ask: Ask) -> BeamAnswer:
@@ -153,11 +165,11 @@ class Lane:
             version,
             legal.excluded_sids(),
             legal.slots,
-            num_results=count,
+            num_results=None if self._new_items else count,  # new items are judged by all that the beam found
             deadline=ask.deadline,
         )
 
-    def _expand(self, legal: LegalItems, answer: BeamAnswer, ask: Ask) -> list[Place]:
+    def _expand(self, legal: LegalItems, answer: BeamAnswer) -> list[Place]:
         """SIDs to the items that have them; a shared SID gives its items in bucket order at one score."""
         places: list[Place] = []
         for sid, score, levels in zip(answer.sids, answer.scores, answer.level_scores, strict=True):
@@ -165,7 +177,25 @@ class Lane:
             if not found:
                 self._metrics.illegal_sid.inc()
             places += [Place(item, score, levels) for item in found]
-        return places[: ask.query.num_results]
+        return places
+
+    def _with_new_items(
+        self, catalog: Catalog, legal: LegalItems, history: Sequence[CatalogItem], places: Sequence[Place], ask: Ask
+    ) -> list[Place]:
+        """One list by score, new items in no more of its places than they may take or the model cannot fill."""
+        count = ask.query.num_results
+        model = [(place, place.score) for place in places if not place.item.is_new]
+        most = max(most_new_items(self.options.new_item_share, count), count - len(model))
+        if self._new_items is None:
+            new = [(place, place.score) for place in places if place.item.is_new]
+        else:
+            found = self._new_items.scored(
+                [item.item.item_id for item in history], ((place.item.item.item_id, score) for place, score in model)
+            )
+            items = ((catalog.get(item_id), score) for item_id, score in found)
+            allowed = ((Place(item, s), s) for item, s in items if item and item.is_new and legal.allows(item))
+            new = list(islice(allowed, most))
+        return [place for place, _ in merge(model, new, count, most)]
 
     def _popular(self, catalog: Catalog, ask: Ask, reasons: tuple[str, ...], why: str) -> Ranked:
         legal = catalog.legal(ask.query.filter, self._excluded(ask))

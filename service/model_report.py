@@ -30,6 +30,7 @@ def _fixed(settings: Settings, checkpoint: Checkpoint, lane: Lane, weights: Even
         "boost": settings.smoothing_boost or manifest.smoothing.boost,
         "temperature": settings.smoothing_temperature or manifest.smoothing.temperature,
     }
+    dial = manifest.smoothing.new_items
     data = manifest.data.model_dump(include={"name", "num_items", "num_users", "num_interactions", "license_note"})
     return {
         "model_version": manifest.model_version,
@@ -42,6 +43,15 @@ def _fixed(settings: Settings, checkpoint: Checkpoint, lane: Lane, weights: Even
         "event_weights": dict(weights.table),
         "cold_new_share": options.cold_new_share,
         "smoothing": smoothing,
+        "new_item_share": options.new_item_share,
+        "new_item_dial": None if dial is None else dial.model_dump(exclude={"max_share"}),
         "data": data,
         "metrics": manifest.metrics,
     }
+
+
+def new_item_share(settings: Settings, checkpoint: Checkpoint) -> float:
+    """The largest share of an answer's places that new items may take: the setting, the checkpoint's, else all."""
+    part = checkpoint.manifest.smoothing.new_items
+    own = 1.0 if part is None else part.max_share
+    return own if settings.new_item_share is None else settings.new_item_share

@@ -79,6 +79,10 @@ class Settings(BaseSettings):
     api_keys_file: Path | None = Field(None, description="TOML file of API keys, made by `groundrec keys create`")
     api_keys: tuple[KeyEntry, ...] = Field((), description="API keys given here, in the form of that file's tables")
     allow_volatile: bool = Field(False, description="accept a Redis that may lose acknowledged items")
+    new_item_share: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        None,
+        description="largest share of an answer's places that items newer than the model take; unset: the checkpoint's",
+    )
     smoothing_boost: Positive | None = Field(
         None, description="factor on the probability that new items borrow; unset: the checkpoint's"
     )
@@ -127,9 +131,13 @@ def load_settings(flags: Mapping[str, Any], config: Path | None = None) -> Loade
     """
     _refuse_unknown((name.removeprefix(PREFIX).lower() for name in os.environ if name.startswith(PREFIX)), PREFIX)
     path = config or (Path(os.environ[f"{PREFIX}CONFIG"]) if f"{PREFIX}CONFIG" in os.environ else None)
+    try:
+        environment = EnvSettingsSource(Settings)()
+    except ValueError as error:  # its message names the field, its cause what is wrong with the JSON
+        raise SettingsError(f"environment: {error}: {error.__cause__ or 'not JSON'}") from None
     sources = {
         f"file {path}": _read_file(path) if path else {},
-        "environment": EnvSettingsSource(Settings)(),
+        "environment": environment,
         "flag": {name: value for name, value in flags.items() if value is not None},
     }
     merged = {name: value for values in sources.values() for name, value in values.items()}
@@ -178,4 +186,5 @@ def _explain(error: ValidationError, origin: Mapping[str, str]) -> str:
     name = str(first["loc"][0])
     if first["type"] == "missing":
         return f"{name} is not set; give --{name.replace('_', '-')} or {PREFIX}{name.upper()}"
-    return f"{name} ({origin.get(name, 'default')}): {first['msg']}"
+    place = ".".join(map(str, first["loc"]))
+    return f"{place} ({origin.get(name, 'default')}): {first['msg']}"

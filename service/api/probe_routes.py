@@ -63,7 +63,13 @@ class ModelResponse(BaseModel):
     exclude_seen: bool = Field(description="the default of `exclude_seen`")
     event_weights: dict[str, float] = Field(description="kinds of events; those of weight 0 enter no history")
     cold_new_share: float
-    smoothing: dict[str, float] = Field(description="how items newer than the model borrow probability")
+    smoothing: dict[str, float] = Field(description="how items newer than the model borrow probability in the beam")
+    new_item_share: float = Field(
+        description="largest share of an answer's places that items newer than the model take"
+    )
+    new_item_dial: dict[str, float | str] | None = Field(
+        description="how they are scored beside the beam (service/README.md); null: the beam is their only way"
+    )
     filter_fields: list[FieldOut]
     data: dict[str, Any] = Field(description="what the model was trained with")
     metrics: dict[str, Any] = Field(description="what the training measured")
