@@ -33,7 +33,8 @@ from service.lane import Lane, LaneOptions
 from service.metrics import Metrics
 from service.model.checkpoint import QUANTIZER, Checkpoint, open_checkpoint
 from service.model.smoothing import SiblingMixer
-from service.model_report import model_report
+from service.model_report import model_report, new_item_share
+from service.new_items import NewItems
 from service.recommend import Recommender
 from service.redis_stores import redis_feedback, redis_history
 from service.settings import Settings, masked_url
@@ -81,13 +82,14 @@ async def open_service(settings: Settings, parts: Parts = Parts()) -> AsyncItera
         grounder = _open_grounder(stack, settings, checkpoint, parts)
         engine = parts.engine or await start_engine(settings, checkpoint)
         stack.push_async_callback(engine.close)
-        sync = _catalog_sync(settings, checkpoint, log, engine, grounder, metrics)
+        new_items = _new_items(checkpoint)
+        sync = _catalog_sync(settings, checkpoint, log, engine, grounder, metrics, new_items)
         stack.push_async_callback(sync.close)
         health = await _get_ready(sync, engine, metrics)
         run_in_background(stack, health, "catalog_sync", sync.run())
         run_in_background(stack, health, "canary", keep_canary(engine, health, settings.canary_seconds))
         users = _open_users(stack, settings, metrics, health, parts, checkpoint)
-        lane = _lane(settings, checkpoint, sync, engine, metrics)
+        lane = _lane(settings, checkpoint, sync, engine, metrics, new_items)
         recommender = Recommender(
             lambda query: lane,
             users.histories,
@@ -175,14 +177,30 @@ def _text_encoder(checkpoint: Checkpoint) -> Encoder:
 
 
 def _catalog_sync(
-    settings: Settings, checkpoint: Checkpoint, log: ItemLog, engine: Engine, grounder: Grounder, metrics: Metrics
+    settings: Settings,
+    checkpoint: Checkpoint,
+    log: ItemLog,
+    engine: Engine,
+    grounder: Grounder,
+    metrics: Metrics,
+    new_items: NewItems | None,
 ) -> CatalogSync:
     tensors, manifest = checkpoint.catalog_tensors(), checkpoint.manifest
     temperature = settings.smoothing_temperature or manifest.smoothing.temperature
     mixer = SiblingMixer(tensors.codes_NL, tensors.embedding_NE, checkpoint.space.codes, temperature)
     catalog = Catalog.from_checkpoint(checkpoint)
     siblings = SiblingSums(mixer)
-    return CatalogSync(catalog, checkpoint.space, log, engine, grounder, siblings, metrics)
+    followers = [] if new_items is None else [new_items]
+    return CatalogSync(catalog, checkpoint.space, log, engine, grounder, siblings, metrics, followers=followers)
+
+
+def _new_items(checkpoint: Checkpoint) -> NewItems | None:
+    """The scorer of new items, for checkpoints that have a dial for it."""
+    part = checkpoint.manifest.smoothing.new_items
+    if part is None:
+        return None
+    item_ids = [item.item_id for item in checkpoint.items()]
+    return NewItems(item_ids, checkpoint.catalog_tensors().embedding_NE, part.dial)
 
 
 async def _get_ready(sync: CatalogSync, engine: Engine, metrics: Metrics) -> Health:
@@ -210,22 +228,29 @@ class _Users:
 def _open_users(
     stack: AsyncExitStack, settings: Settings, metrics: Metrics, health: Health, parts: Parts, checkpoint: Checkpoint
 ) -> _Users:
-    """Histories and feedback, behind one circuit breaker, as they live in one Redis."""
-    circuit = Circuit("redis", StorageError, metrics)
+    """Histories and feedback, each behind a circuit breaker of its own: either may fail without the other."""
     store = parts.histories or redis_history(settings)
     stack.push_async_callback(store.close)
     patience = settings.history_timeout_ms / 1000
+    circuit = Circuit("redis", StorageError, metrics)
     histories = Histories(store, metrics, circuit, limit=settings.history_max_items, timeout_seconds=patience)
     log = parts.feedback or redis_feedback(settings)
     stack.push_async_callback(log.close)
-    feedback = Feedback(log, metrics, circuit, [checkpoint.manifest.model_version])
+    feedback = Feedback(log, metrics, Circuit("feedback", StorageError, metrics), [checkpoint.manifest.model_version])
     stack.push_async_callback(feedback.flush)
     run_in_background(stack, health, "feedback", feedback.run())
     weights = settings.event_weights or checkpoint.manifest.serving.event_weights or DEFAULT_WEIGHTS
     return _Users(histories, feedback, EventWeights(weights))
 
 
-def _lane(settings: Settings, checkpoint: Checkpoint, sync: CatalogSync, engine: Engine, metrics: Metrics) -> Lane:
+def _lane(
+    settings: Settings,
+    checkpoint: Checkpoint,
+    sync: CatalogSync,
+    engine: Engine,
+    metrics: Metrics,
+    new_items: NewItems | None,
+) -> Lane:
     serving = checkpoint.manifest.serving
     options = LaneOptions(
         prompt=checkpoint.prompt,
@@ -234,8 +259,9 @@ def _lane(settings: Settings, checkpoint: Checkpoint, sync: CatalogSync, engine:
         exclude_seen=serving.exclude_seen,
         patience_ms=settings.request_timeout_ms,
         cold_new_share=settings.cold_new_share,
+        new_item_share=new_item_share(settings, checkpoint),
     )
-    return Lane(sync, engine, options, metrics, Circuit("engine", EngineError, metrics))
+    return Lane(sync, engine, options, metrics, Circuit("engine", EngineError, metrics), new_items)
 
 
 def _engine_options(settings: Settings, checkpoint: Checkpoint) -> EngineOptions:

@@ -11,14 +11,19 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from service.errors import RequestError, StartupError
-from service.settings import Settings, load_settings, masked_url
+from service.errors import StartupError
+from service.operations_cli import backup_app, checkpoint_app
+from service.settings import Settings, load_settings
+from service.users_cli import feedback_app, histories_app, keys_app
 
 app = typer.Typer(name="groundrec", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-histories_app = typer.Typer(no_args_is_help=True, help="Users' histories in Redis.")
 app.add_typer(histories_app, name="histories")
+app.add_typer(feedback_app, name="feedback")
+app.add_typer(keys_app, name="keys")
+app.add_typer(backup_app, name="backup")
+app.add_typer(checkpoint_app, name="checkpoint")
 
-OWN_COMMANDS = {"serve", "check", "histories", "bench"}
+OWN_COMMANDS = {"serve", "check", "histories", "feedback", "keys", "backup", "checkpoint", "bench"}
 TRAINING_COMMANDS = ("train", "ground", "evaluate", "inspect")
 
 
@@ -32,6 +37,8 @@ HostOption = Annotated[str | None, typer.Option("--host", help=_help("host"))]
 PortOption = Annotated[int | None, typer.Option("--port", help=_help("port"))]
 EngineOption = Annotated[str | None, typer.Option("--engine", help=_help("engine"))]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="TOML file with any of the settings")]
+AuthOption = Annotated[str | None, typer.Option("--auth", help=_help("auth"))]
+KeyFileOption = Annotated[Path | None, typer.Option("--api-keys-file", help=_help("api_keys_file"))]
 VolatileOption = Annotated[
     bool | None, typer.Option("--allow-volatile/--no-allow-volatile", help=_help("allow_volatile"))
 ]
@@ -45,11 +52,15 @@ def serve(
     port: PortOption = None,
     engine: EngineOption = None,
     config: ConfigOption = None,
+    auth: AuthOption = None,
+    api_keys_file: KeyFileOption = None,
     allow_volatile: VolatileOption = None,
 ) -> None:
     """Serve a checkpoint; every setting can also come from the environment (GROUNDREC_...) or a TOML file."""
-    flags = {"checkpoint": checkpoint, "redis_url": redis_url, "host": host, "port": port, "engine": engine}
-    settings = load_settings({**flags, "allow_volatile": allow_volatile}, config).settings
+    flags: dict[str, Any] = {"checkpoint": checkpoint, "redis_url": redis_url, "host": host, "port": port}
+    flags["engine"] = engine
+    flags |= {"auth": auth, "api_keys_file": api_keys_file, "allow_volatile": allow_volatile}
+    settings = load_settings(flags, config).settings
     from service.logs import configure_logs
     from service.server import serve as serve_until_told
 
@@ -66,11 +77,15 @@ def check(
     checkpoint: CheckpointOption = None,
     redis_url: RedisOption = None,
     config: ConfigOption = None,
+    host: HostOption = None,
+    auth: AuthOption = None,
+    api_keys_file: KeyFileOption = None,
     allow_volatile: VolatileOption = None,
     print_config: Annotated[bool, typer.Option("--print-config", help="show each setting and its origin")] = False,
 ) -> None:
     """Verify checkpoint and Redis as `serve` would, without serving."""
-    flags = {"checkpoint": checkpoint, "redis_url": redis_url, "allow_volatile": allow_volatile}
+    flags: dict[str, Any] = {"checkpoint": checkpoint, "redis_url": redis_url, "host": host, "auth": auth}
+    flags |= {"api_keys_file": api_keys_file, "allow_volatile": allow_volatile}
     loaded = load_settings(flags, config)
     if print_config:
         for line in loaded.lines():
@@ -80,34 +95,6 @@ def check(
     for warning in asyncio.run(check_service(loaded.settings)):
         typer.echo(f"warning: {warning}", err=True)
     typer.echo("checkpoint and Redis are fit to serve")
-
-
-@histories_app.command("load")
-def load_histories(
-    file: Annotated[Path, typer.Option("--file", help='JSONL: {"user_id": "..", "items": [[item_id, seconds], ..]}')],
-    redis_url: Annotated[str, typer.Option("--redis-url", help=_help("redis_url"))],
-) -> None:
-    """Write users' histories from a file; existing ones are extended."""
-    from rich.progress import Progress
-
-    with Progress(transient=True, disable=not sys.stderr.isatty()) as bar:
-        size = file.stat().st_size if file.is_file() else 0
-        task = bar.add_task("histories", total=size)
-        users = asyncio.run(_load(file, redis_url, lambda count: bar.advance(task, count)))
-    typer.echo(f"{users} histories loaded into {masked_url(redis_url)}")
-
-
-async def _load(file: Path, redis_url: str, progress: Any) -> int:
-    from service.history_file import read_histories
-    from service.redis_stores import redis_history
-
-    store = redis_history(url=redis_url, timeout_seconds=10.0)
-    try:
-        return await store.load(read_histories(file, progress))
-    except RequestError as error:
-        raise StartupError(f"--redis-url {masked_url(redis_url)}: {error.detail}") from None
-    finally:
-        await store.close()
 
 
 def mount_training(app: typer.Typer) -> None:

@@ -5,6 +5,13 @@
     │   ├── CheckpointError       missing, truncated, tampered or foreign checkpoint
     │   ├── SettingsError         a setting that cannot be served
     │   └── VersionError          a vLLM (or Python) that this code was not written for
+    ├── ClientError               what `service.client` raises
+    │   ├── UnreachableError      no answer within the deadline
+    │   └── ProblemError          the service answered with a problem document
+    │       ├── RefusedError      4xx: the request is wrong
+    │       ├── NotAllowedError   401, 403: the key is missing, unknown or lacks a scope
+    │       ├── ThrottledError    429: the key's quota is used up
+    │       └── UnavailableError  5xx: the service cannot answer now
     └── RequestError              becomes one problem+json document
         ├── UnauthorizedError     401  unauthorized
         ├── ForbiddenError        403  forbidden
@@ -40,6 +47,55 @@ class SettingsError(StartupError):
 
 class VersionError(StartupError):
     """An installed library is not the version whose interfaces this code relies on."""
+
+
+class ClientError(GroundrecError):
+    """A call of the client failed."""
+
+
+class UnreachableError(ClientError):
+    """No answer came within the deadline; whether the call had an effect is not known."""
+
+
+class ProblemError(ClientError):
+    """The service answered with a problem document (RFC 9457).
+
+    ``problem`` is its type's last part, ``pointers`` the fields at fault, ``retry_after_seconds`` what it asked for.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        problem: str,
+        detail: str,
+        *,
+        request_id: str = "",
+        pointers: tuple[str, ...] = (),
+        retry_after_seconds: float | None = None,
+    ) -> None:
+        super().__init__(f"{status} {problem}: {detail}")
+        self.status = status
+        self.problem = problem
+        self.detail = detail
+        self.request_id = request_id
+        self.pointers = pointers
+        self.retry_after_seconds = retry_after_seconds
+
+
+class RefusedError(ProblemError):
+    """The request is wrong; repeating it changes nothing."""
+
+
+class NotAllowedError(ProblemError):
+    """The key is missing, unknown or lacks a scope."""
+
+
+class ThrottledError(ProblemError):
+    """The key's own quota is used up."""
+
+
+class UnavailableError(ProblemError):
+    """The service is full, draining or in trouble."""
 
 
 class RequestError(GroundrecError):

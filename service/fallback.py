@@ -9,6 +9,8 @@ from itertools import islice
 
 from service.catalog import Catalog, CatalogItem
 
+ALMOST_ONE = 1 - 1e-9  # ten times a tenth is a little less than one
+
 Allowed = Callable[[CatalogItem], bool]
 
 
@@ -32,8 +34,8 @@ def _mixed(
     owed = 0.0
     for item, score in popular:
         owed += new_share
-        if owed >= 1 and (newcomer := next((each for each in fresh if each.item.item_id not in given), None)):
-            owed -= 1
+        if owed > ALMOST_ONE and (newcomer := next((each for each in fresh if each.item.item_id not in given), None)):
+            owed += new_share - 1  # the popular item's own place comes behind
             given.add(newcomer.item.item_id)
             yield newcomer, score
         if item.item.item_id not in given:

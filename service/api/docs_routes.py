@@ -1,11 +1,10 @@
 """/docs: Swagger UI over our own OpenAPI document, its script and style from an installed package, nothing from afar.
 
-The OpenAPI document is what FastAPI derives from routes and schemas, plus how keys are sent. ``python -m
-service.api.docs_routes`` writes it to ``openapi.json``, which is committed so that a change of the contract is seen.
+The OpenAPI document is what FastAPI derives from routes and schemas, plus how keys are sent and what errors look like.
+It is committed, see `openapi_file`, so that a change of the contract is seen.
 """
 
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
@@ -16,11 +15,36 @@ from starlette.staticfiles import StaticFiles
 
 from service.api.problems import JsonResponse
 
-OPENAPI_FILE = Path(__file__).with_name("openapi.json")
 ASSETS = "/docs/assets"
 PAGE_POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; img-src 'self' data:"
 )
+
+
+_TEXT = {"type": "string"}
+_PROBLEM_SCHEMAS: dict[str, Any] = {
+    "Problem": {
+        "type": "object",
+        "description": "RFC 9457",
+        "required": ["type", "title", "status", "detail", "instance", "request_id", "errors"],
+        "properties": {
+            "type": {"type": "string", "description": "urn:groundrec:problem:NAME"},
+            "title": _TEXT,
+            "status": {"type": "integer"},
+            "detail": _TEXT,
+            "instance": _TEXT,
+            "request_id": _TEXT,
+            "errors": {
+                "type": "array",
+                "items": {"type": "object", "properties": {"pointer": _TEXT, "code": _TEXT, "detail": _TEXT}},
+            },
+        },
+    }
+}
+_PROBLEM_RESPONSE = {
+    "description": "A problem document; 429 and 503 say in Retry-After when to come back",
+    "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
+}
 
 
 def install_docs(app: FastAPI) -> None:
@@ -55,6 +79,10 @@ def document(app: FastAPI) -> dict[str, Any]:
             "apiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
         }
         made.setdefault("components", {})["securitySchemes"] = schemes
+        made["components"]["schemas"] |= _PROBLEM_SCHEMAS
         made["security"] = [{"bearer": []}, {"apiKey": []}]
+        for operation in (each for path in made["paths"].values() for each in path.values()):
+            operation["responses"].pop("422", None)
+            operation["responses"]["default"] = _PROBLEM_RESPONSE
         app.openapi_schema = made
     return app.openapi_schema

@@ -6,6 +6,7 @@ const MAX_CHOICES = 40;
 
 export class FiltersForm extends EventTarget {
   #fields = [];
+  #asked = undefined;
 
   /** Draw the controls of the declared fields `{name, numeric, values}`. */
   show(fields) {
@@ -38,7 +39,10 @@ export class FiltersForm extends EventTarget {
 
   #changed() {
     const filter = this.value();
+    const asked = JSON.stringify(filter);
     byId("filter-summary").replaceChildren(filter ? said(summary(filter)) : "none");
+    if (asked === this.#asked) return;
+    this.#asked = asked;
     this.dispatchEvent(new Event("change"));
   }
 
