@@ -1,31 +1,53 @@
 """Follows the item log: reads entries, builds the next catalogue version, tells the engine, then swaps one reference.
 
-The engine learns a version before any request may name it. When Redis or the engine is in trouble the current version
-keeps being served and the work is tried again; nothing is skipped. It decides no SIDs: the log has.
+Everything costs what a step changes, not what there is. The engine and the followers learn a version before any request
+may name it. When Redis or the engine is in trouble the current version keeps being served and the work is tried again
+with the same step; nothing is skipped. A start reads the newest snapshot and the log behind it. Putting a lost log
+right is `log_recovery`'s business, making snapshots `compaction`'s. It decides no SIDs: the log has.
 """
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
-import numpy as np
 import structlog
-from numpy.typing import NDArray
 
-from service.catalog import Catalog
+from service.catalog import Catalog, CatalogStep
+from service.compaction import Compaction
 from service.engine.base import CatalogDelta, Engine
 from service.errors import EngineError, StorageError
 from service.grounder import Grounder
+from service.log_recovery import LogRecovery
 from service.metrics import Metrics
-from service.model.semantic_ids import Sid, SidSpace
-from service.model.smoothing import SiblingMixer
-from service.stores.base import LOG_START, ItemLog, LogEntry, LogPage, position_key
+from service.model.semantic_ids import SidSpace
+from service.siblings import SiblingSums
+from service.stores.item_log import LOG_START, ItemLog, LogEntry, LogLostError, LogState, LogTrimmedError
 
-BATCH = 500
+BATCH = 2000
 WAIT_SECONDS = 1.0
 RETRY_SECONDS = 0.5
+REMEMBERED = 10_000  # positions of entries, to tell a log that was set back from the one that was read
 
-New = tuple[Sid, NDArray[np.float32]]
+
+class CatalogFollower(Protocol):
+    """Something else that must know a version before requests may name it, such as the scorer of new items."""
+
+    async def follow(self, step: CatalogStep) -> None:
+        """Take a step; called once for each, in order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A step that is built and not yet everywhere: what the engine shall be told, and where the log is read on."""
+
+    step: CatalogStep
+    delta: CatalogDelta
+    entries: Sequence[LogEntry]
+    position: str
 
 
 class CatalogSync:
@@ -38,17 +60,20 @@ class CatalogSync:
         log: ItemLog,
         engine: Engine,
         grounder: Grounder,
-        mixer: SiblingMixer,
+        siblings: SiblingSums,
         metrics: Metrics,
+        *,
+        compaction: Compaction | None = None,
+        followers: Sequence[CatalogFollower] = (),
     ) -> None:
-        self._space = space
-        self._log = log
-        self._engine = engine
-        self._grounder = grounder
-        self._mixer = mixer
-        self._metrics = metrics
+        self._space, self._log, self._engine, self._metrics = space, log, engine, metrics
+        self._grounder, self._siblings, self._followers = grounder, siblings, followers
+        self._compaction = compaction or Compaction(log, metrics)
+        self._recovery = LogRecovery(log)
+        self._generation = ""
         self._position = LOG_START
-        self._pending: LogPage | None = None
+        self._ready: _Ready | None = None
+        self._seen: OrderedDict[int, str] = OrderedDict()
         self._published = asyncio.Condition()
         self._catalog = catalog
         self._report()
@@ -58,73 +83,148 @@ class CatalogSync:
         """The newest version that requests may name."""
         return self._catalog
 
+    @property
+    def generation(self) -> str:
+        """The log that this replica follows; appends must name it."""
+        return self._generation
+
     async def replay(self) -> None:
-        """Catch up with the whole log; returns at its end.
+        """Catch up with the whole log, from its newest snapshot; returns at its end.
 
         Raises:
-            StorageError: Redis does not answer.
+            StorageError: Redis does not answer, or the log begins behind what any snapshot has.
             EngineError: the engine does not take a version.
         """
+        state = await self._log.begin()
+        self._generation = state.generation
+        await self._reload(state)
         while await self._step(wait_seconds=0):
             pass
+        if self._catalog.version < state.version:
+            raise LogLostError(f"the item log ends at version {self._catalog.version}, it should at {state.version}")
 
     async def run(self) -> None:
         """Follow the log for ever."""
         while True:
             try:
-                await self._step(WAIT_SECONDS)
+                if not await self._step(WAIT_SECONDS):
+                    await self._prove_log()
                 self._metrics.dependency_up.labels("redis").set(1)
+                self._compaction.offer(self._generation, self._catalog, self._position)
+            except LogLostError as error:
+                await self._recover(error)
             except (StorageError, EngineError) as error:
                 if isinstance(error, StorageError):
                     self._metrics.dependency_up.labels("redis").set(0)
                 structlog.get_logger().warning("catalog_sync_waits", fault=error.detail)
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def wait_for(self, position: str) -> None:
-        """Return once the entry at ``position`` can be recommended here."""
-        wanted = position_key(position)
+    async def close(self) -> None:
+        """Wait for a snapshot that is being written."""
+        await self._compaction.close()
+
+    async def wait_for(self, version: int) -> None:
+        """Return once catalogue version ``version`` can be recommended from here."""
         async with self._published:
-            await self._published.wait_for(lambda: position_key(self._position) >= wanted)
+            await self._published.wait_for(lambda: self._catalog.version >= version)
 
     async def _step(self, wait_seconds: float) -> bool:
         """Apply the next entries; whether there were any."""
-        page = self._pending or await self._log.read_after(self._position, BATCH, wait_seconds)
-        if page.position == self._position:
-            return False
-        # A failed version is tried again with the same entries: the engine may have taken it and lost only its answer.
-        self._pending = page
-        entries = [entry for entry in page.entries if self._is_legal(entry)]
-        if entries:
-            await self._advance(entries)
-        async with self._published:
-            self._position, self._pending = page.position, None
-            self._published.notify_all()
-        for entry in entries:
-            self._metrics.visible_lag.observe(max(0.0, time.time() - position_key(entry.position)[0] / 1000))
+        if self._ready is None:
+            page = await self._log.read_after(self._position, BATCH, wait_seconds)
+            if page.position == self._position:
+                return False
+            if not page.entries:  # nothing that can be read
+                self._position = page.position
+                return True
+            self._check_order(page.entries)
+            await self._prepare(page.entries, page.entries[-1].version, page.position)
+        await self._publish()
         return True
 
-    async def _advance(self, entries: Sequence[LogEntry]) -> None:
-        with self._metrics.stage("catalog_update"):
-            following = self._catalog.with_items(entries)
-            await self._engine.update_catalog(await self._delta(following, entries))
-        self._catalog = following
-        self._report()
+    def _check_order(self, entries: Sequence[LogEntry]) -> None:
+        """Entries must follow this version without a gap, or the log is not what was read before."""
+        version = self._catalog.version
+        for entry in entries:
+            if entry.previous != version:
+                fault = LogTrimmedError if entry.previous > version else LogLostError
+                raise fault(f"an entry follows version {entry.previous}, this replica is at {version}")
+            version = entry.version
 
-    async def _delta(self, following: Catalog, entries: Sequence[LogEntry]) -> CatalogDelta:
-        touched = {entry.item.item_id for entry in entries}
-        before = {item.sid for item_id in touched if (item := self._catalog.get(item_id))}
-        after = {item.sid for item_id in touched if (item := following.get(item_id))}
-        added = sorted(sid for sid in after if not self._catalog.bucket(sid))
-        removed = sorted(sid for sid in before if not following.bucket(sid))
-        fresh = following.new_items()
-        embeddings = await self._grounder.embed([item.item for item in fresh])
-        new: list[New] = [(item.sid, embedding) for item, embedding in zip(fresh, embeddings, strict=True)]
-        smoothing = await self._grounder.run(lambda: self._mixer.mixes(new))
-        return CatalogDelta(following.version, added, removed, smoothing)
+    async def _prepare(self, entries: Sequence[LogEntry], version: int, position: str) -> None:
+        """Build the step once; a failed engine call is tried again with the same, as its answer alone may be lost."""
+        with self._metrics.stage("catalog_build"):
+            step = self._catalog.advance([entry for entry in entries if self._is_legal(entry)], version)
+            smoothing = await self._grounder.run(lambda: self._siblings.mixes(step))
+        delta = CatalogDelta(version, self._catalog.version, step.added, step.removed, smoothing)
+        for follower in self._followers:
+            await follower.follow(step)
+        self._ready = _Ready(step, delta, entries, position)
+
+    async def _publish(self) -> None:
+        ready = self._ready
+        assert ready is not None
+        with self._metrics.stage("catalog_update"):
+            await self._engine.update_catalog(ready.delta)
+        async with self._published:
+            self._catalog, self._position, self._ready = ready.step.catalog, ready.position, None
+            self._published.notify_all()
+        self._report()
+        for entry in ready.entries:
+            self._seen[entry.version] = entry.position
+            self._metrics.visible_lag.observe(max(0.0, time.time() - entry.seconds))
+        while len(self._seen) > REMEMBERED:
+            self._seen.popitem(last=False)
+
+    async def _prove_log(self) -> None:
+        """Nothing came: is the log still the one that is followed?"""
+        state = await self._log.state()
+        if state is None or state.generation != self._generation or state.version < self._catalog.version:
+            raise LogLostError("the item log was emptied, replaced or set back")
+
+    async def _recover(self, fault: LogLostError) -> None:
+        """Put the log right or follow the new one; what is served stays until then."""
+        if not isinstance(fault, LogTrimmedError):
+            structlog.get_logger().error("item_log_lost", detail=fault.detail, version=self._catalog.version)
+            self._metrics.log_lost.inc()
+        try:
+            if self._ready is not None:
+                await self._publish()
+            recovered = await self._recovery.recover(self._generation, self._catalog, self._seen)
+            await self._become(recovered.state, recovered.version, recovered.position)
+            self._generation = recovered.generation
+        except (StorageError, EngineError) as error:
+            structlog.get_logger().warning("catalog_sync_waits", fault=error.detail)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _reload(self, state: LogState) -> None:
+        """Start from the newest readable snapshot."""
+        for header in state.snapshots:
+            try:
+                entries = await self._log.load(header)
+            except LogLostError as error:
+                structlog.get_logger().error("snapshot_unusable", detail=error.detail)
+                continue
+            await self._become({entry.item_id: entry for entry in entries}, header.version, header.position, BATCH)
+            return
+
+    async def _become(self, state: Mapping[str, LogEntry], version: int, position: str, batch: int = 0) -> None:
+        """Go to a given state, in steps of ``batch`` changes (0: in one), each a version that nobody is told of yet."""
+        changes = self._catalog.differences(state, version)
+        most = version - self._catalog.version
+        steps = max(1, min(-(-len(changes) // batch), most)) if batch else 1
+        size = -(-len(changes) // steps)
+        for left in range(steps - 1, -1, -1):
+            part = changes[size * (steps - 1 - left) : size * (steps - left)]
+            if part or version - left > self._catalog.version:
+                await self._prepare(part, version - left, position)
+                await self._publish()
+        self._position = position
 
     def _is_legal(self, entry: LogEntry) -> bool:
         try:
-            self._space.check(entry.sid)
+            if entry.op == "put":
+                self._space.check(entry.sid)
         except ValueError as error:
             structlog.get_logger().error("item_log_entry_skipped", position=entry.position, fault=str(error))
             return False

@@ -6,8 +6,9 @@ against the items beside it, a new inner node by the mean embedding of what lies
 trained: the trie shares uniformly there. This module makes the weights; the trie applies them inside the beam.
 """
 
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,9 +17,24 @@ from numpy.typing import NDArray
 from service.model.semantic_ids import Sid
 from service.model.trie import SiblingMix, SidTrie
 
+MAX_SIBLINGS = 64
+CACHED_PARENTS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class _Siblings:
+    """The trained children of a node: codes ascending, int64 [S], their mean embeddings, unit, float32 [S, E]."""
+
+    codes_S: NDArray[np.int64]
+    centroid_SE: NDArray[np.float32]
+
 
 class SiblingMixer:
-    """Knows the trained items' SIDs int [N, L] and their embeddings float32 [N, E]."""
+    """Knows the trained items' SIDs int [N, L] and their embeddings float32 [N, E].
+
+    Raises:
+        ValueError: the temperature is not positive.
+    """
 
     def __init__(
         self, codes_NL: NDArray[np.integer], embedding_NE: NDArray[np.float32], codes: int, temperature: float
@@ -27,6 +43,7 @@ class SiblingMixer:
             raise ValueError(f"the smoothing temperature must be positive, got {temperature}")
         self._trie = SidTrie.build(codes_NL, codes)
         self._temperature = temperature
+        self._seen: OrderedDict[Sid, _Siblings | None] = OrderedDict()
         leaf_N = self._trie.find(torch.from_numpy(codes_NL.astype(np.int64))).numpy()
         self._leaf_sum = np.zeros((self._trie.num_leaves, embedding_NE.shape[1]), np.float32)
         np.add.at(self._leaf_sum, leaf_N, embedding_NE)
@@ -37,27 +54,46 @@ class SiblingMixer:
         for sid, embedding in new_items:
             for length in range(1, len(sid) + 1):
                 below[sid[:length]].append(embedding)
-        made = ((prefix, self._mix(prefix, np.sum(members, axis=0))) for prefix, members in below.items())
+        made = ((prefix, self.mix(prefix, np.sum(members, axis=0))) for prefix, members in below.items())
         return {prefix: mix for prefix, mix in made if mix is not None}
 
-    def _mix(self, prefix: Sid, embedding_E: NDArray[np.float32]) -> SiblingMix | None:
-        if self._node(prefix) >= 0:
+    def is_trained(self, prefix: Sid) -> bool:
+        """Whether a trained item lies under ``prefix`` (at least one code)."""
+        siblings = self._siblings(prefix[:-1])
+        return siblings is not None and bool((siblings.codes_S == prefix[-1]).any())
+
+    def mix(self, prefix: Sid, embedding_E: NDArray[np.float32]) -> SiblingMix | None:
+        """What a new node borrows, by the sum of the embeddings below it; from its `MAX_SIBLINGS` likest siblings.
+
+        None for a node that is trained, or whose parent is new itself.
+        """
+        siblings = self._siblings(prefix[:-1])
+        if siblings is None or (siblings.codes_S == prefix[-1]).any():
             return None
-        parent = self._node(prefix[:-1])
-        if parent < 0:
+        weight_S = (siblings.centroid_SE @ _unit(embedding_E)).astype(np.float64) / self._temperature
+        kept = np.sort(np.argsort(-weight_S, kind="stable")[:MAX_SIBLINGS])
+        weight_s = weight_S[kept]
+        peak = weight_s.max()
+        log_weights = weight_s - (peak + np.log(np.exp(weight_s - peak).sum()))
+        return SiblingMix(tuple(siblings.codes_S[kept].tolist()), tuple(log_weights.tolist()))
+
+    def _siblings(self, parent: Sid) -> _Siblings | None:
+        if parent not in self._seen:
+            self._seen[parent] = self._look_up(parent)
+            if len(self._seen) > CACHED_PARENTS:
+                self._seen.popitem(last=False)
+        return self._seen[parent]
+
+    def _look_up(self, parent: Sid) -> _Siblings | None:
+        level, node = len(parent), self._node(parent)
+        if node < 0:
             return None
-        siblings = self._trie.children(len(prefix) - 1, parent)
-        centroids = np.stack([self._centroid((*prefix[:-1], int(code))) for code in siblings])
-        cosine = centroids @ _unit(embedding_E)
-        log_weights = torch.log_softmax(torch.from_numpy(cosine) / self._temperature, 0)
-        return SiblingMix(tuple(int(code) for code in siblings), tuple(log_weights.tolist()))
+        codes_S = self._trie.children(level, node)
+        ranges = [self._trie.leaf_range(level + 1, self._node((*parent, int(code)))) for code in codes_S]
+        return _Siblings(codes_S, np.stack([_unit(self._leaf_sum[first:last].sum(0)) for first, last in ranges]))
 
     def _node(self, prefix: Sid) -> int:
         return int(self._trie.find(torch.tensor([prefix], dtype=torch.int64).reshape(1, len(prefix)))[0])
-
-    def _centroid(self, prefix: Sid) -> NDArray[np.float32]:
-        first, last = self._trie.leaf_range(len(prefix), self._node(prefix))
-        return _unit(self._leaf_sum[first:last].sum(0))
 
 
 def _unit(vector_E: NDArray[np.float32]) -> NDArray[np.float32]:

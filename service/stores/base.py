@@ -1,17 +1,11 @@
-"""What the service asks of storage: users' histories and the append-only log of posted items.
+"""What the service asks of the storage of users' histories; the item log has a module of its own, `item_log`.
 
-The log is the truth about items newer than the checkpoint; every replica follows it. These protocols know no Redis,
-and whoever implements them knows no HTTP and no model.
+The protocol knows no Redis, and whoever implements it knows no HTTP and no model.
 """
 
 from collections.abc import AsyncIterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
-
-from service.model.checkpoint import ItemRecord
-from service.model.semantic_ids import Sid
-
-LOG_START = "0-0"
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,87 +75,3 @@ class HistoryStore(Protocol):
     async def close(self) -> None:
         """Give the connections back."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class ItemDraft:
-    """An item that wants into the log.
-
-    ``base_hash`` and ``base_sid`` are set for an item of the checkpoint's own catalogue: it keeps that SID.
-    """
-
-    item: ItemRecord
-    content_hash: str
-    base_hash: str | None = None
-    base_sid: Sid | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """What the log decided: the SID, the entry's position (None if nothing was written), who had the SID before."""
-
-    result: Literal["created", "updated", "unchanged"]
-    sid: Sid
-    position: str | None = None
-    collides_with: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LogEntry:
-    """One entry of the log: the item has this content and this SID from here on."""
-
-    position: str
-    item: ItemRecord
-    content_hash: str
-    sid: Sid
-
-
-@dataclass(frozen=True, slots=True)
-class LogPage:
-    """Entries in order, and the position behind them (which may lie past entries that could not be read)."""
-
-    entries: tuple[LogEntry, ...]
-    position: str
-
-
-class ItemLog(Protocol):
-    """The append-only log of posted items, with the claims on SIDs."""
-
-    async def claim_and_append(self, draft: ItemDraft, candidates: Sequence[Sid]) -> Claim:
-        """Decide the item's SID and append the entry, in one step that cannot interleave with another.
-
-        Same id and content: "unchanged", nothing is written. Same id, new content: "updated"; the SID stays if it
-        lies under the candidates' prefix (all but the last code), otherwise it is chosen anew. New id: the first of
-        ``candidates`` (at least one, nearest first) that no posted item has; if all are taken, the first, which becomes
-        a bucket.
-
-        Raises:
-            StorageError: not acknowledged.
-        """
-        ...
-
-    async def read_after(self, position: str, limit: int, wait_seconds: float) -> LogPage:
-        """Up to ``limit`` entries behind ``position``; waits so long for the first.
-
-        Raises:
-            StorageError: no answer.
-        """
-        ...
-
-    async def check(self, *, allow_volatile: bool) -> list[str]:
-        """Prove that the log is reachable and keeps what it acknowledges; returns warnings.
-
-        Raises:
-            StartupError: it does not.
-        """
-        ...
-
-    async def close(self) -> None:
-        """Give the connections back."""
-        ...
-
-
-def position_key(position: str) -> tuple[int, int]:
-    """Positions as something that sorts."""
-    time, _, sequence = position.partition("-")
-    return int(time), int(sequence or 0)

@@ -7,7 +7,8 @@ import pytest
 from service.app import Parts
 from service.errors import EngineError
 from service.model.checkpoint import Checkpoint
-from service.stores.memory import MemoryHistory, MemoryItemLog
+from service.stores.memory import MemoryHistory
+from service.stores.memory_items import MemoryItemLog
 from tests.service_doubles import Running, ids, running
 
 NEW = {"item_id": "new-1", "title": "A film like Title 7", "attributes": {"year": 1999, "genres": ["Drama"]}}
@@ -50,7 +51,7 @@ async def test_a_new_leaf_borrows_probability_from_its_trained_siblings(
     sid = tuple((await service.item(**NEW))["semantic_id"])
     mix = service.engine.deltas[-1].smoothing
     siblings = {codes[-1] for codes in checkpoint.catalog_tensors().codes_NL.tolist() if tuple(codes[:-1]) == sid[:-1]}
-    assert service.engine.deltas[-1].added == [sid]
+    assert service.engine.deltas[-1].added == (sid,)
     assert siblings and set(mix[sid].codes) == siblings
 
 
@@ -83,7 +84,7 @@ async def test_a_text_that_moves_to_another_prefix_moves_the_item_and_frees_its_
     first = await service.item(**NEW)
     second = await service.item(**{**NEW, "title": f"like Title {other}"})
     assert second["result"] == "updated" and second["semantic_id"][:-1] != first["semantic_id"][:-1]
-    assert service.engine.deltas[-1].removed == [tuple(first["semantic_id"])]
+    assert service.engine.deltas[-1].removed == (tuple(first["semantic_id"]),)
     assert ids(await everything(service)).count("new-1") == 1
     heir = await service.item(item_id="new-2", title="like Title 7")
     assert heir["semantic_id"] == first["semantic_id"] and "collides_with" not in heir
