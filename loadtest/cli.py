@@ -1,5 +1,6 @@
 """The commands under ``groundrec bench``: each measures something and prints one JSON object on its last line."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -44,6 +45,21 @@ def engine(
     )
     bench = Bench(options)
     typer.echo(write_results(bench, bench.run(), json_file, table))
+
+
+@app.command("new-items")
+def new_items(
+    trained: Annotated[int, typer.Option(min=1, help="items the model was trained with")] = 10_000,
+    new: Annotated[str, typer.Option(help="numbers of new items, comma-separated")] = "100,1000,10000",
+    json_file: Annotated[Path | None, typer.Option("--json", help="write the figures here too")] = None,
+) -> None:
+    """What scoring every new item beside the beam costs a request."""
+    from loadtest.bench_new_items import measure
+
+    figures = json.dumps(measure(trained, [int(count) for count in new.split(",")]))
+    if json_file is not None:
+        json_file.write_text(figures + "\n", encoding="utf-8")
+    typer.echo(figures)
 
 
 if __name__ == "__main__":
