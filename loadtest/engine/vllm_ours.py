@@ -1,67 +1,64 @@
 """Ours inside this process: the service's own vLLM arguments, requests and answers, without its second process.
 
-`LLM` takes a whole batch before its first step, as the contenders' engines do, so a batch is a batch; the running
-service meets requests as they come, which the load tests measure. Everything that depends on the engine's insides is
-in this file.
+`VllmRunner` takes a whole batch before its first step, as the contenders' engines do, so a batch is a batch; the
+running service meets requests as they come, which the load tests measure. Everything that depends on the engine's
+insides is in this file.
 
 Shapes: U users, N SIDs.
 """
 
 import json
+import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from vllm import LLM, PoolingParams
 
 from loadtest.engine.contender import Answer, Batch, Host, HostSpec
 from loadtest.engine.engine_options import engine_options
 from loadtest.engine.prompts import legal_mask
 from loadtest.engine.trace_shares import shares
 from service.engine.base import BeamRequest, LegalSlots
-from service.engine.vllm_engine import engine_arguments, grounded_architecture, prepare_environment
-from service.engine.vllm_plugin import register
-from service.engine.wire import decode_answer, encode_request
+from service.engine.vllm_process import engine_environment
 from service.model.checkpoint import Checkpoint, open_checkpoint
+
+if TYPE_CHECKING:
+    from service.engine.vllm_runner import VllmRunner
 
 
 def open_host(spec: HostSpec) -> Host:
     """Start the engine in this process."""
     checkpoint = open_checkpoint(Path(spec.checkpoint), verify=False)
     options = engine_options(spec)
-    prepare_environment(options)
-    register()
-    llm = LLM(**engine_arguments(checkpoint, options, grounded_architecture(checkpoint)))
-    ours = Ours(llm, checkpoint)
+    os.environ.update(engine_environment(options))
+    from service.engine.vllm_runner import VllmRunner  # vLLM reads the environment when it is imported
+
+    ours = Ours(VllmRunner(checkpoint, options), checkpoint)
     return Host({"ours": ours}, {"profile": ours.profile})
 
 
 class Ours:
     """One pooling request per user; the beam runs inside the worker."""
 
-    def __init__(self, llm: LLM, checkpoint: Checkpoint) -> None:
-        self._llm = llm
-        self._levels = checkpoint.space.levels
+    def __init__(self, runner: "VllmRunner", checkpoint: Checkpoint) -> None:
+        self._runner = runner
         self._sids = len(np.unique(checkpoint.catalog_tensors().codes_NL, axis=0))
         self._filters: dict[tuple[float, str], LegalSlots] = {}
 
     def prepare(self, batch: Batch) -> None:
         """Forget cached prompts unless told to keep them; make the filter."""
         if not batch.keep_cache:
-            self._llm.reset_prefix_cache()
+            self._runner.forget_prompts()
         self._legal(batch)
 
     def run(self, batch: Batch) -> list[Answer]:
         """All users at once."""
         legal = self._legal(batch)
         requests = [BeamRequest(prompt, batch.beam, 0, legal=legal) for prompt in batch.prompts]
-        params = [PoolingParams(task="embed", extra_kwargs=encode_request(request)) for request in requests]
-        prompts = [{"prompt_token_ids": list(prompt)} for prompt in batch.prompts]
-        outputs = self._llm.encode(prompts, pooling_params=params, pooling_task="embed", use_tqdm=False)
-        answers = [decode_answer(output.outputs.data, self._levels) for output in outputs]
+        answers = self._runner.recommend(requests)
         return [Answer(answer.sids, answer.scores) for answer in answers]
 
     def profile(self, batch: Mapping[str, Any]) -> dict[str, Any]:

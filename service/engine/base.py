@@ -126,12 +126,24 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class EngineStatistics:
+    """What an engine holds (requests, KV blocks that none of them holds) and has done since its start."""
+
+    unfinished: int
+    free_blocks: int
+    answered: int
+    prompt_tokens: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class EngineOptions:
     """What the service tells an engine at its start.
 
     ``smoothing_boost`` multiplies the borrowed probability of items newer than the model; ``versions_kept`` is how many
     catalogue versions a running request may still name, ``prefill_tokens`` how many prompt tokens one step may compute
-    (longer prompts are cut into chunks).
+    (longer prompts are cut into chunks). ``compile`` trades a slower start for faster steps; what it makes is kept in
+    the folder ``compile_cache``. ``tensor_parallel`` is over how many GPUs one model is spread.
     """
 
     dtype: str
@@ -141,3 +153,6 @@ class EngineOptions:
     smoothing_boost: float
     versions_kept: int = 8
     prefill_tokens: int = 2048
+    compile: bool = False
+    compile_cache: str | None = None
+    tensor_parallel: int = 1

@@ -1,58 +1,42 @@
-"""Attention for the in-worker beam on vLLM's CPU backend.
+"""Attention for the in-worker beam on vLLM's backends: their own kernels outside the beam, shared prompts inside.
 
-All beams of a user share the prompt's keys and values, which lie in vLLM's paged cache; a beam owns only a few rows
-of its own. One matrix product covers all beams against the prompt, a small one each beam's own rows, one softmax
-joins them. The CPU cache is packed differently per instruction set, so where each element lies is learned once by
-writing a probe. Outside the beam vLLM's own kernel runs unchanged.
+A beam step runs the same layers under a forward context whose metadata is a `BeamKV`; that is how an implementation
+tells the two apart. The prompt's keys and values are read out of vLLM's paged cache once per search. The CPU cache is
+packed differently per instruction set, so where each element lies is learned once by writing a probe.
 
-Shapes: U users, W beams, R = U * W rows, H key-value heads, G queries per key-value head, P prompt tokens, l own rows,
-D head width, S block size.
+Shapes: R rows (live beams), U users, H key-value heads, G queries per key-value head, X = U * H, P prompt tokens, D
+head width, S block size.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
-from vllm import _custom_ops as ops
-from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend, CPUAttentionBackendImpl
 
+from service.engine.shared_prefix import BeamKV
+from service.engine.vllm_interfaces import (
+    CPUAttentionBackend,
+    CPUAttentionBackendImpl,
+    write_cpu_cache,
+)
 from service.errors import VersionError
 
 
-@dataclass(slots=True)
-class BeamKV:
-    """Keys and values of one beam search.
-
-    ``prompt`` maps a layer to the prompts' keys [U*H, D, P] and values [U*H, P, D].
-    ``padding_UP`` is additive (0 or -inf), None when all prompts are equally long; ``own`` maps a layer to its
-    [R, l, H, D] keys and values.
-    """
-
-    users: int
-    width: int
-    prompt: dict[str, tuple[Tensor, Tensor]]
-    padding_UP: Tensor | None
-    own: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
-
-    def append(self, layer: str, key_RHD: Tensor, value_RHD: Tensor) -> tuple[Tensor, Tensor]:
-        """Add one row per beam and return all own rows."""
-        new = key_RHD[:, None], value_RHD[:, None]
-        if layer in self.own:
-            old = self.own[layer]
-            self.own[layer] = torch.cat([old[0], new[0]], 1), torch.cat([old[1], new[1]], 1)
-        else:
-            self.own[layer] = new[0].clone(), new[1].clone()
-        return self.own[layer]
-
-    def reorder(self, row_R: Tensor) -> None:
-        """Make beam r continue from old beam ``row_R[r]``."""
-        for layer, (key, value) in self.own.items():
-            self.own[layer] = key[row_R], value[row_R]
+def attend_beams(
+    impl: Any, layer: Any, query: Tensor, key: Tensor, value: Tensor, beam: BeamKV, output: Tensor
+) -> Tensor:
+    """One layer of a beam step; rows in vLLM's flat layout, written to ``output``."""
+    rows, heads, width = query.shape[0], impl.num_kv_heads, impl.head_size
+    query_RHGD = query.view(rows, heads, impl.num_queries_per_kv, width) * impl.scale
+    shape = (rows, heads, width)
+    attended = beam.attend(layer.layer_name, query_RHGD, key.view(shape), value.view(shape))
+    return output.copy_(attended.reshape(output.shape))
 
 
 class BeamCPUImpl(CPUAttentionBackendImpl):  # type: ignore[misc]
-    """vLLM's CPU attention, plus shared-prefix attention when the metadata is a `BeamKV`."""
+    """vLLM's CPU attention, and shared prompts when the metadata is a `BeamKV`."""
 
     def forward(
         self,
@@ -67,16 +51,10 @@ class BeamCPUImpl(CPUAttentionBackendImpl):  # type: ignore[misc]
         **kwargs: Any,
     ) -> Tensor:
         """As the base class; beam rows never touch ``kv_cache``."""
-        if not isinstance(attn_metadata, BeamKV):
-            result: Tensor = super().forward(layer, query, key, value, kv_cache, attn_metadata, output, *args, **kwargs)
-            return result
-        beam, rows = attn_metadata, attn_metadata.users * attn_metadata.width
-        shape = (rows, self.num_kv_heads, self.head_size)
-        own = beam.append(layer.layer_name, key.view(shape), value.view(shape))
-        query_RHGD = query.view(rows, self.num_kv_heads, self.num_queries_per_kv, self.head_size) * self.scale
-        attended = shared_prefix_attention(beam, query_RHGD, beam.prompt[layer.layer_name], own)
-        output.copy_(attended.reshape(output.shape))
-        return output
+        if isinstance(attn_metadata, BeamKV):
+            return attend_beams(self, layer, query, key, value, attn_metadata, output)
+        result: Tensor = super().forward(layer, query, key, value, kv_cache, attn_metadata, output, *args, **kwargs)
+        return result
 
 
 class BeamCPUBackend(CPUAttentionBackend):  # type: ignore[misc]
@@ -88,76 +66,76 @@ class BeamCPUBackend(CPUAttentionBackend):  # type: ignore[misc]
         return BeamCPUImpl
 
 
-def shared_prefix_attention(
-    beam: BeamKV, query_RHGD: Tensor, prompt: tuple[Tensor, Tensor], own: tuple[Tensor, Tensor]
-) -> Tensor:
-    """Softmax attention of scaled queries over the user's prompt and the beam's own rows, [R, H, G, D]."""
-    rows, heads, group, width = query_RHGD.shape
-    users, beams = beam.users, beam.width
-    key_XDP, value_XPD = prompt
-    own_key_RlHD, own_value_RlHD = own
-    query_X = query_RHGD.view(users, beams, heads, group, width).transpose(1, 2).reshape(users * heads, -1, width)
-    prompt_score = torch.bmm(query_X, key_XDP).view(users, heads, beams, group, -1)
-    if beam.padding_UP is not None:
-        prompt_score = prompt_score + beam.padding_UP[:, None, None, None]
-    own_score = torch.einsum("rhgd,rlhd->rhgl", query_RHGD, own_key_RlHD)
-    own_score = own_score.view(users, beams, heads, group, -1).transpose(1, 2)
-    weight = torch.softmax(torch.cat([prompt_score, own_score], -1).float(), -1).to(query_RHGD.dtype)
-    length = prompt_score.shape[-1]
-    from_prompt = torch.bmm(weight[..., :length].reshape(users * heads, beams * group, length), value_XPD)
-    from_prompt = from_prompt.view(users, heads, beams, group, width).transpose(1, 2)
-    own_weight = weight[..., length:].transpose(1, 2).reshape(rows, heads, group, -1)
-    from_own = torch.einsum("rhgl,rlhd->rhgd", own_weight, own_value_RlHD)
-    return from_prompt.reshape(rows, heads, group, width) + from_own
+class PagedPrompts:
+    """Reads prompts' keys and values out of the paged cache; a `shared_prefix.PromptReader`.
 
-
-def gather_prompt_kv(layer: Any, block_table: Tensor, length: int, block_size: int) -> tuple[Tensor, Tensor]:
-    """One layer's prompt keys [U*H, D, P] and values [U*H, P, D] out of the paged cache.
-
-    ``block_table`` int [U, blocks] names each user's blocks in order; ``length`` is the longest prompt, P.
+    Args:
+        layers: vLLM's attention layers by name.
+        block_table: int [users, blocks], each user's blocks in order.
+        block_size: tokens per block.
     """
+
+    def __init__(self, layers: dict[str, Any], block_table: Tensor, block_size: int) -> None:
+        self._layers = layers
+        self._table = block_table.long()
+        self._block_size = block_size
+
+    def __call__(self, layer: str, users: Sequence[int], length: int) -> tuple[Tensor, Tensor]:
+        """The users' keys [X, D, P] and values [X, P, D] of a layer for ``length`` tokens each."""
+        blocks = -(-length // self._block_size)
+        table = self._table[users[0] : users[-1] + 1, :blocks]
+        attention = self._layers[layer]
+        read = _read_cpu if attention.kv_cache.device.type == "cpu" else _read_flash
+        key, value = read(attention, table)
+        return key[..., :length].contiguous(), value[:, :length].contiguous()
+
+
+def _read_cpu(layer: Any, table: Tensor) -> tuple[Tensor, Tensor]:
     cache = layer.kv_cache
-    blocks, heads, _, double = cache.shape
-    head_width = double // 2
-    users, count = block_table.shape
-    key_place, value_place = cache_places(layer.isa, block_size, heads, head_width, cache.dtype)
-    keys, values = cache.view(blocks, heads, 2 * block_size, head_width).chunk(2, dim=2)
-    flat = (users, count, heads, block_size * head_width)
-    key = keys[block_table].reshape(flat)[..., key_place.T.reshape(-1)]
-    key = key.view(users, count, heads, head_width, block_size)
-    value = values[block_table].reshape(flat)[..., value_place.reshape(-1)]
-    value = value.view(users, count, heads, block_size, head_width)
-    key_XDP = key.permute(0, 2, 3, 1, 4).reshape(users * heads, head_width, -1)[..., :length]
-    value_XPD = value.permute(0, 2, 1, 3, 4).reshape(users * heads, -1, head_width)[:, :length]
-    return key_XDP.contiguous(), value_XPD.contiguous()
+    blocks, heads, size, double = cache.shape
+    width = double // 2
+    places = cache_places(layer.isa, size, heads, width, cache.dtype)
+    keys, values = cache.view(blocks, heads, 2, size * width).unbind(2)
+    users, count = table.shape
+    key = _ordered(keys[table], places[0].T).view(users, count, heads, width, size)
+    value = _ordered(values[table], places[1]).view(users, count, heads, size, width)
+    key_XDP = key.permute(0, 2, 3, 1, 4).reshape(users * heads, width, count * size)
+    return key_XDP, value.permute(0, 2, 1, 3, 4).reshape(users * heads, count * size, width)
 
 
-_PLACES: dict[tuple[str, int, int, torch.dtype], tuple[Tensor, Tensor]] = {}
+def _read_flash(layer: Any, table: Tensor) -> tuple[Tensor, Tensor]:
+    cache = layer.kv_cache[table]  # [U, blocks, H, S, 2 D]
+    users, count, heads, size, double = cache.shape
+    both = cache.permute(0, 2, 1, 3, 4).reshape(users * heads, count * size, double)
+    key_XPD, value_XPD = both.chunk(2, -1)
+    return key_XPD.transpose(1, 2), value_XPD
 
 
+def _ordered(packed: Tensor, place: Tensor) -> Tensor:
+    """Elements of the last axis by their place; as they are where the cache keeps them in order."""
+    wanted = place.reshape(-1)
+    return packed if _is_ordered(wanted) else packed[..., wanted]
+
+
+def _is_ordered(place: Tensor) -> bool:
+    return bool(torch.equal(place, torch.arange(place.numel())))
+
+
+@cache
 def cache_places(isa: str, block_size: int, heads: int, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Where element (token, dim) of a key and of a value lies inside one head's block, int64 [S, D] each.
+
+    Writes each bit of every element's number as 0 or 1 and reads the numbers back from where they landed.
 
     Raises:
         VersionError: the probe is no bijection, so the cache is packed in a way this code does not know.
     """
-    known = (isa, block_size, width, dtype)
-    if known not in _PLACES:
-        _PLACES[known] = _probe_places(isa, block_size, heads, width, dtype)
-    return _PLACES[known]
-
-
-def _probe_places(isa: str, block_size: int, heads: int, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Write each bit of every element's number as 0 or 1 and read the numbers back from where they landed."""
     size = block_size * width
     number = torch.arange(size).view(block_size, 1, width)
     found = torch.zeros(2, size, dtype=torch.int64)
     for bit in range(max(1, (size - 1).bit_length())):
         plane = ((number >> bit) & 1).to(dtype).expand(block_size, heads, width).contiguous()
-        cache = torch.zeros(1, heads, 2 * block_size, width, dtype=dtype)
-        keys, values = cache.chunk(2, dim=2)
-        ops.cpu_attn_reshape_and_cache(plane, plane, keys, values, torch.arange(block_size), isa)
-        for side, half in enumerate((keys, values)):
+        for side, half in enumerate(write_cpu_cache(plane, isa)):
             found[side] |= (half[0, 0].reshape(-1).float() > 0.5).long() << bit
     places = torch.argsort(found, dim=1)
     if not torch.equal(found.gather(1, places), torch.arange(size).expand(2, -1)):

@@ -1,12 +1,14 @@
 """The vLLM plug-in: names our model classes and the attention backend that the in-worker beam needs.
 
 vLLM calls `register` in every process of an engine, through the entry point ``vllm.general_plugins``. The interfaces it
-relies on are private to vLLM and differ between releases, so an unknown version is refused by name.
+relies on are private to vLLM and differ between releases, so an unknown version is refused by name; `vllm_interfaces`
+then looks at each of them. This module imports vLLM only inside `register`: the service reads it, too.
 """
 
 from importlib.metadata import PackageNotFoundError, version
 
-from service.errors import VersionError
+from service.errors import CheckpointError, VersionError
+from service.model.checkpoint import Checkpoint
 
 SUPPORTED_VLLM = "0.32.0"
 ARCHITECTURES = {
@@ -18,20 +20,24 @@ ARCHITECTURES = {
 
 
 def register() -> None:
-    """Register the models and the attention backend; cheap and repeatable.
+    """Register the models and the attention backends; repeatable.
+
+    The classes themselves are registered, not their names: of a name vLLM learns what it is in a subprocess that
+    imports everything once more.
 
     Raises:
         VersionError: vLLM is not the version this was written for.
     """
     check_version()
-    from vllm import ModelRegistry
-    from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+    from service.engine import vllm_model
+    from service.engine.vllm_interfaces import AttentionBackendEnum, ModelRegistry, register_backend
 
     known = ModelRegistry.get_supported_archs()
     for name in ARCHITECTURES.values():
         if name not in known:
-            ModelRegistry.register_model(name, f"service.engine.vllm_model:{name}")
+            ModelRegistry.register_model(name, getattr(vllm_model, name))
     register_backend(AttentionBackendEnum.CPU_ATTN, "service.engine.vllm_attention.BeamCPUBackend")
+    register_backend(AttentionBackendEnum.FLASH_ATTN, "service.engine.vllm_cuda.BeamFlashBackend")
 
 
 def check_version() -> None:
@@ -55,3 +61,16 @@ def installed_version() -> str | None:
         except PackageNotFoundError:
             continue
     return None
+
+
+def grounded_architecture(checkpoint: Checkpoint) -> str:
+    """Our class for the backbone's architecture.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    name = checkpoint.manifest.lm.architecture
+    if name not in ARCHITECTURES:
+        known = ", ".join(sorted(ARCHITECTURES))
+        raise CheckpointError(f"{checkpoint.lm_folder}: vLLM cannot serve architecture {name} here; known: {known}")
+    return ARCHITECTURES[name]

@@ -1,16 +1,17 @@
-"""What the service may ask of a vLLM worker beside requests: to take the next catalogue version.
+"""What the service may ask of a vLLM worker beside requests: another catalogue version, other embedding rows.
 
 Mixed into vLLM's worker class by name; called through ``collective_rpc`` between two engine steps, with plain data
 only.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
-from service.engine.wire import decode_delta
+from service.engine.wire import decode_delta, decode_tokens
 
 
 class CatalogWorker:
-    """Adds ``groundrec_update_catalog`` to the worker."""
+    """Adds ``groundrec_*`` to the worker."""
 
     model_runner: Any
 
@@ -19,3 +20,7 @@ class CatalogWorker:
         versions = self.model_runner.model.pooler.versions
         versions.apply(decode_delta(delta))
         return int(versions.latest)
+
+    def groundrec_write_tokens(self, rows: Sequence[Sequence[Any]]) -> bool:
+        """Write encoded rows; returns whether a cached prompt may hold one of the tokens."""
+        return bool(self.model_runner.model.write_tokens(decode_tokens(rows)))

@@ -1,32 +1,34 @@
-"""What crosses into vLLM's worker processes, as plain lists, integers and floats (no pickle).
+"""What crosses into the engine's processes, as plain lists, numbers and bytes (no pickle).
 
 One place encodes and decodes requests, answers, catalogue deltas and token rows; both ends import it, so they cannot
 drift apart. An answer travels as one float32 tensor because a pooling output is a tensor: the first row says whether it
-is exact, each other row is L codes, the score, L level scores.
+is exact, each other row is L codes, the score, L level scores. A tensor of a single number says why there is none.
 """
 
-from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from service.engine.base import BeamAnswer, BeamRequest, CatalogDelta, LegalSlots, TokenRow
-from service.errors import UnknownVersionError
+from service.errors import DeadlineError, EngineError, UnknownVersionError
 from service.model.beam import Beams
 from service.model.semantic_ids import Sid
 from service.model.trie import SiblingMix
 
+_UNKNOWN_VERSION, _TOO_LATE = 1.0, 2.0
+
 
 def encode_request(request: BeamRequest) -> dict[str, Any]:
-    """Everything of a request but its prompt, which vLLM carries itself."""
+    """Everything of a request but its prompt, which vLLM carries itself; SIDs as int32 bytes, because vLLM copies."""
     legal = request.legal
     return {
         "width": request.beam_width,
         "version": request.catalog_version,
-        "excluded": [list(sid) for sid in request.excluded],
-        "legal": None if legal is None else [legal.key, b64encode(legal.bits).decode("ascii"), legal.count],
+        "excluded": [len(request.excluded), np.array(request.excluded, np.int32).tobytes()],
+        "legal": None if legal is None else [legal.key, legal.bits, legal.count],
         "num_results": request.num_results,
         "deadline": request.deadline,
     }
@@ -34,12 +36,18 @@ def encode_request(request: BeamRequest) -> dict[str, Any]:
 
 def decode_request(plain: Mapping[str, Any]) -> BeamRequest:
     """Back to the request, without its prompt."""
-    excluded = tuple(tuple(sid) for sid in plain["excluded"])
-    legal = None
-    if plain["legal"] is not None:
-        key, bits, count = plain["legal"]
-        legal = LegalSlots(key, b64decode(bits), count)
-    return BeamRequest((), plain["width"], plain["version"], excluded, legal, plain["num_results"], plain["deadline"])
+    count, codes = plain["excluded"]
+    excluded = np.frombuffer(codes, np.int32).reshape(count, -1).tolist() if count else ()
+    legal = None if plain["legal"] is None else LegalSlots(*plain["legal"])
+    return BeamRequest(
+        (),
+        plain["width"],
+        plain["version"],
+        tuple(tuple(sid) for sid in excluded),
+        legal,
+        plain["num_results"],
+        plain["deadline"],
+    )
 
 
 def encode_beams(beams: Beams) -> Tensor:
@@ -48,30 +56,51 @@ def encode_beams(beams: Beams) -> Tensor:
     return torch.cat([torch.full((1, rows.shape[1]), float(beams.exact)), rows])
 
 
-def unknown_version(version: int) -> Tensor:
-    """What stands in place of an answer when the worker does not hold the version."""
-    return torch.tensor([float(version)])
+def unknown_version() -> Tensor:
+    """What stands in place of an answer when the worker does not hold the catalogue version."""
+    return torch.tensor([_UNKNOWN_VERSION])
 
 
-def decode_answer(encoded: Tensor, levels: int) -> BeamAnswer:
-    """The answer of a worker.
+def too_late() -> Tensor:
+    """What stands in place of an answer when the deadline passed before it was computed."""
+    return torch.tensor([_TOO_LATE])
+
+
+def tensor_bytes(encoded: Tensor) -> bytes:
+    """An encoded answer as the bytes of its float32 numbers."""
+    return encoded.float().contiguous().numpy().tobytes()
+
+
+def decode_answer(encoded: bytes, levels: int, version: int) -> BeamAnswer:
+    """The answer of a worker to a request that named ``version``.
 
     Raises:
         UnknownVersionError: the worker did not hold the catalogue version.
+        DeadlineError: the deadline passed before the answer existed.
+        EngineError: the bytes are no answer.
     """
-    if encoded.ndim == 1:
-        raise UnknownVersionError(f"catalogue version {int(encoded[0])} is no longer held")
-    rows = encoded[1:]
+    numbers = np.frombuffer(encoded, np.float32)
+    if numbers.size == 1:
+        raise _reason(float(numbers[0]), version)
+    first, *rows = numbers.reshape(-1, 2 * levels + 1).tolist()
     return BeamAnswer(
-        tuple(tuple(sid) for sid in rows[:, :levels].long().tolist()),
-        tuple(rows[:, levels].tolist()),
-        tuple(tuple(scores) for scores in rows[:, levels + 1 :].tolist()),
-        exact=bool(encoded[0, 0]),
+        tuple(tuple(map(int, row[:levels])) for row in rows),
+        tuple(row[levels] for row in rows),
+        tuple(tuple(row[levels + 1 :]) for row in rows),
+        exact=bool(first[0]),
     )
 
 
+def _reason(number: float, version: int) -> Exception:
+    if number == _UNKNOWN_VERSION:
+        return UnknownVersionError(f"catalogue version {version} is no longer held")
+    if number == _TOO_LATE:
+        return DeadlineError("the deadline passed before the engine could answer")
+    return EngineError(f"the engine sent no answer but the number {number}")
+
+
 def encode_delta(delta: CatalogDelta) -> dict[str, Any]:
-    """A delta as JSON-like data."""
+    """A delta as plain data."""
     mixes = [[list(prefix), list(mix.codes), list(mix.log_weights)] for prefix, mix in delta.smoothing.items()]
     return {
         "version": delta.version,
@@ -92,7 +121,7 @@ def decode_delta(plain: Mapping[str, Any]) -> CatalogDelta:
 
 
 def encode_tokens(rows: Sequence[TokenRow]) -> list[list[Any]]:
-    """Embedding rows as JSON-like data."""
+    """Embedding rows as plain data."""
     return [[row.level, row.code, list(row.input_D), list(row.output_D)] for row in rows]
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from service.engine import vllm_plugin
 from service.engine.base import EngineOptions
-from service.engine.vllm_engine import engine_arguments, grounded_architecture, start_vllm_engine
+from service.engine.vllm_engine import start_vllm_engine
+from service.engine.vllm_plugin import grounded_architecture
 from service.errors import CheckpointError, VersionError
 from tests.tiny_checkpoint import build
 
@@ -38,10 +39,3 @@ def test_a_backbone_without_a_grounded_class_is_refused(tmp_path: Path) -> None:
         CheckpointError, match="cannot serve architecture MambaForCausalLM here; known: GemmaForCausalLM"
     ):
         grounded_architecture(dataclasses.replace(checkpoint, manifest=manifest))
-
-
-def test_a_prompt_fits_the_engine_with_room_for_its_answer(tmp_path: Path) -> None:
-    checkpoint = build(tmp_path / "checkpoint")
-    arguments = engine_arguments(checkpoint, OPTIONS, "GroundedLlama")
-    assert arguments["max_model_len"] == checkpoint.prompt.max_tokens + 3
-    assert arguments["trust_remote_code"] is False
