@@ -15,6 +15,7 @@
     └── RequestError              becomes one problem+json document
         ├── UnauthorizedError     401  unauthorized
         ├── ForbiddenError        403  forbidden
+        ├── UnknownItemError      404  unknown-item
         ├── MediaTypeError        415  unsupported-media-type
         ├── InvalidRequestError   422  invalid-request
         ├── QuotaError            429  quota-exceeded
@@ -126,6 +127,14 @@ class ForbiddenError(RequestError):
     problem = "forbidden"
     title = "The key may not do this"
     status = 403
+
+
+class UnknownItemError(RequestError):
+    """The catalogue has no item of that id."""
+
+    problem = "unknown-item"
+    title = "There is no such item"
+    status = 404
 
 
 class MediaTypeError(RequestError):

@@ -53,7 +53,7 @@ def install_routes(app: FastAPI, endpoints: Endpoints) -> None:
 def _routers(endpoints: Endpoints) -> list[APIRouter]:
     return [
         recommend_router(endpoints.recommender),
-        items_router(endpoints.ingest),
+        items_router(endpoints.ingest, endpoints.catalogs),
         events_router(endpoints.events),
         users_router(endpoints.events, endpoints.histories, endpoints.catalogs),
         model_router(endpoints.model),
