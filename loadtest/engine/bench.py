@@ -4,6 +4,7 @@ A run may end early (``minutes``) and be called again: finished parts are not me
 the same. Checkpoints are made once and kept in the work folder.
 """
 
+import hashlib
 import json
 import os
 import platform
@@ -172,7 +173,8 @@ class Bench:
         return False
 
     def _checkpoint(self, world: World) -> Checkpoint:
-        folder = self._options.work / "checkpoints" / world.name
+        recipe = hashlib.sha256(repr(world.checkpoint).encode()).hexdigest()[:8]
+        folder = self._options.work / "checkpoints" / f"{world.name}-{recipe}"
         if not (folder / "manifest.json").is_file():
             self._options.say(f"making the checkpoint {world.name}")
             shutil.rmtree(folder, ignore_errors=True)  # an interrupted making

@@ -43,7 +43,9 @@ class ModelShape:
 
 SHAPES: Mapping[str, ModelShape] = MappingProxyType(
     {
-        "tiny": ModelShape("llama", 200, _LLAMA | _sizes(64, 128, 2, 2, 1), 3, 64, "for tests"),
+        "tiny": ModelShape(
+            "llama", 200, _LLAMA | _sizes(64, 128, 2, 2, 1) | {"initializer_range": 0.15}, 3, 64, "for tests"
+        ),
         "smollm2-135m": ModelShape(
             "llama", 49_152, _LLAMA | _sizes(576, 1536, 30, 9, 3), 4, 256, "SmolLM2-135M, all 30 layers"
         ),

@@ -190,3 +190,22 @@ def test_outside_a_repository_the_commit_is_unknown(tmp_path: Path) -> None:
 def test_on_a_gpu_wall_time_is_what_counts(arena: FakeArena) -> None:
     by_wall = FakeArena(arena.checkpoint, arena.sids, arena.codes_NL, {}, by_wall=True)
     assert {row["contender"]: row["cost_ms"] for row in measure_cell(by_wall, CELL)}["ours"] == [2000.0] * 3
+
+
+def test_a_checkpoint_is_made_once_and_again_when_its_making_was_interrupted(tmp_path: Path) -> None:
+    bench, world = Bench(options(work=tmp_path)), World("tiny", 50, max_prompt=33)
+    folder = bench._checkpoint(world).folder
+    made = (folder / "manifest.json").stat().st_mtime_ns
+    assert bench._checkpoint(world).folder == folder
+    assert (folder / "manifest.json").stat().st_mtime_ns == made
+    (folder / "manifest.json").unlink()
+    assert bench._checkpoint(world).manifest.data.num_items == 50
+
+
+def test_another_recipe_of_the_same_world_is_another_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, world = Bench(options(work=tmp_path)), World("tiny", 50, max_prompt=33)
+    before = bench._checkpoint(world).folder
+    monkeypatch.setattr("loadtest.engine.grid.SID_ROW_STD", 0.2)
+    assert bench._checkpoint(world).folder != before
