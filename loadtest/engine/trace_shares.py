@@ -13,15 +13,15 @@ from typing import Any
 REST = "rest"
 _FRAMES = (
     (r"gather_prompt_kv|cache_places|_prompt_kv", "KV gather"),
-    (r"service/model/(trie|trie_\w+|legal\w*|overlay\w*)\.py|catalog_versions\.py", "trie"),
+    (r"service/model/(\w*trie\w*|legal\w*|\w+_nodes|node_bits)\.py|catalog_versions\.py", "trie"),
     (r"service/model/prefix_memory\.py", "prefix memory"),
-    (r"service/model/beam\.py|service/engine/wire\.py", "beam selection"),
+    (r"service/model/beam(_group)?\.py|service/engine/wire\.py", "beam selection"),
     (r"service/engine/(vllm_attention\w*|shared_prefix)\.py|v1/attention/|layers/attention", "attention"),
     (r"layernorm\.py|rotary_embedding|activation\.py", "norms, rotary, activations"),
     (r"layers/linear\.py|layers/utils\.py", "linear"),
     (r"torch_compile_cache|torchinductor|inductor_cache", "norms, rotary, activations"),
+    (r"v1/core/|v1/engine/|entrypoints/|v1/outputs|v1/request|vllm_runner", "vLLM's scheduler and front end"),
     (r"service/engine/vllm_\w+\.py|model_executor/models/", REST),
-    (r"v1/core/|v1/engine/|entrypoints/|v1/outputs|v1/request", "vLLM's scheduler and front end"),
 )
 _OPERATORS = (
     (r"aten::(linear|addmm|mm|matmul)$|mkldnn|onednn|_C::\w*(mm|gemm|linear)", "linear"),
