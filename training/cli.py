@@ -216,3 +216,35 @@ def experiment(
     rows = run.run(arms or (), seeds or ())
     summary = write_results(run, rows, results)
     _print({"experiment": name, "rows": len(rows), "arms": summary}, json_file)
+
+
+@app.command()
+@_one_line_errors
+def report(
+    folder: Annotated[Path, typer.Argument(help="A run's folder, or an experiment's.")],
+    out: Annotated[Path | None, typer.Option(help="The page [default: FOLDER/report.html].")] = None,
+    name: Annotated[str | None, typer.Option("--experiment", help="The folder is this experiment's.")] = None,
+    settings: Settings = None,
+    json_file: Json = None,
+) -> None:
+    """Write one HTML page about a run or an experiment; it opens offline."""
+    page = out or folder / "report.html"
+    page.write_text(_experiment_page(name, folder, tuple(settings or ())) if name else _run_page(folder), "utf-8")
+    _print({"report": str(page), "bytes": page.stat().st_size}, json_file)
+
+
+def _run_page(folder: Path) -> str:
+    from training.report.run_report import run_report
+
+    return run_report(folder)
+
+
+def _experiment_page(name: str, folder: Path, more: tuple[str, ...]) -> str:
+    from training.experiments.experiment import load_experiment
+    from training.experiments.results import write_results
+    from training.experiments.run import ExperimentRun
+    from training.report.experiment_report import experiment_report
+
+    wanted = load_experiment(name, more)
+    run = ExperimentRun(wanted, folder, CACHE_DIR, Reporter(), more)
+    return experiment_report(wanted.question, wanted.reference, write_results(run, run.rows(), None))

@@ -62,12 +62,15 @@ def train_next_item(
     with run.reporter.task("finetune") as progress:
         state = tuner.run(state_file, lambda row: _append(run.path / LOG, row), progress)
     run.reporter.say(f"finetune: NDCG@{VALID_K} on validation {' '.join(f'{v:.4f}' for v in state.validation)}")
+    if state.epoch < recipe.finetune.epochs:
+        run.reporter.say(f"finetune: stopped early, no gain for {recipe.finetune.patience} epochs")
+    run.reporter.say(f"finetune: the weights of epoch {state.best_epoch + 1} are kept")
     return {
         "steps": len(state.losses),
         "alignment_pairs": _alignment_pairs(recipe, len(state.losses)),
         "final_loss": float(np.mean(state.losses[-20:])),
         "validation_ndcg": state.validation,
-        "best_epoch": state.best_epoch,
+        "best_epoch": state.best_epoch + 1,
         "tokens": state.tokens,
         "wall_seconds": state.wall_seconds,
         "cpu_seconds": state.cpu_seconds,

@@ -31,5 +31,5 @@ def write_results(run: ExperimentRun, rows: Sequence[Mapping[str, Any]], folder:
     ]
     (folder / "results.md").write_text(markdown(summary, experiment.reference, heading), encoding="utf-8")
     write_json(folder / "results.json", {"shared": shared, "users": users, "beam_width": beam, "arms": summary})
-    plot(summary, folder / "recall.svg", experiment.question)
+    plot(summary, folder / "recall.svg")
     return summary

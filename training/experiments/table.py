@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from training.report.plots import recall_by_k
+
 SHOWN = ("recall@5", "recall@10", "recall@20", "recall@50", "ndcg@10")
 
 
@@ -44,24 +46,10 @@ def _rows_table(summary: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def plot(summary: Mapping[str, Any], path: Path, title: str) -> None:
+def plot(summary: Mapping[str, Any], path: Path) -> None:
     """Recall@K by K with intervals, one line per arm, as SVG."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
-    for arm, figures in summary.items():
-        points = [
-            (int(name.split("@")[1]), figures[name]["interval95"]) for name in figures if name.startswith("recall@")
-        ]
-        ks = [k for k, _ in points]
-        mean, low, high = zip(*(values for _, values in points), strict=True)
-        errors = [[m - lo for m, lo in zip(mean, low, strict=True)], [h - m for m, h in zip(mean, high, strict=True)]]
-        axes.errorbar(ks, mean, errors, label=arm, marker="o", markersize=3, capsize=2, linewidth=1)
-    axes.set(xscale="log", xlabel="K", ylabel="Recall@K", title=title)
-    axes.set_xticks(ks, [str(k) for k in ks])
-    axes.legend(fontsize="small")
-    figure.savefig(path, metadata={"Date": None})
-    pyplot.close(figure)
+    lines = {
+        arm: {int(name.split("@")[1]): figures[name]["interval95"] for name in figures if name.startswith("recall@")}
+        for arm, figures in summary.items()
+    }
+    path.write_text(recall_by_k(lines), encoding="utf-8")

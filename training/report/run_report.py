@@ -1,0 +1,185 @@
+"""The page about one training run: what was read, the SIDs, the rows, the loss, the results, and what all of it cost.
+
+It reads the JSON that the stages left and leaves out what a run does not have (yet).
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from training.artefacts import DIAGNOSTICS, read_rows
+from training.errors import TrainingError
+from training.grounding.diagnostics import principal_plane
+from training.report import plots
+from training.report.page import Grid, Section, render
+
+LOG = "finetune.jsonl"
+
+
+def run_report(run: Path) -> str:
+    """HTML.
+
+    Raises:
+        TrainingError: the folder holds no finished stage.
+    """
+    stages = run / "stages"
+    if not (stages / "data" / "data.json").exists():
+        raise TrainingError(f"{run}: no finished stage to report on; is it the --out of `groundrec train`?")
+    return render(f"Run {run.name}", [section for part in PARTS for section in part(run)])
+
+
+def _read(run: Path, stage: str, name: str) -> dict[str, Any]:
+    path = run / "stages" / stage / name
+    return json.loads(path.read_text("utf-8")) if path.exists() else {}
+
+
+def _data(run: Path) -> Iterator[Section]:
+    facts = _read(run, "data", "data.json")
+    shown = ("items", "users", "interactions", "test_users", "repeat_share")
+    rows = tuple((name.replace("_", " "), _number(facts[name])) for name in shown if name in facts)
+    yield Section("Data", f"{facts['name']}. {facts['license_note']}", Grid(("", "count"), rows))
+
+
+def _sids(run: Path) -> Iterator[Section]:
+    report = _read(run, "sids", "report.json")
+    if not report:
+        return
+    rows = tuple(
+        (
+            f"level {level + 1}",
+            f"{report['used'][level]} of {report['codes']}",
+            f"{report['entropy_bits'][level]:.2f}",
+            f"{report['perplexity'][level]:.1f}",
+            f"{report['residual'][level]:.3f}",
+        )
+        for level in range(len(report["used"]))
+    )
+    text = (
+        f"{report['distinct']} distinct SIDs for {report['items']} items; {report['collision_rate']:.1%} share theirs "
+        f"({report['collision_rate_before']:.1%} before the collision policy, which moved {report['moved_share']:.1%})."
+    )
+    headings = ("", "codes used", "entropy, bits", "perplexity", "residual")
+    levels = [row[0] for row in rows]
+    picture = plots.grouped_bars(levels, {"entropy": report["entropy_bits"]}, "entropy, bits")
+    yield Section("Semantic IDs", text, Grid(headings, rows), (picture,))
+
+
+def _rows(run: Path) -> Iterator[Section]:
+    moments = _read(run, "grounding", DIAGNOSTICS) | _read(run, "finetune", DIAGNOSTICS)
+    if not moments:
+        return
+    rows = tuple(
+        (
+            moment,
+            f"{figures['effective_rank']:.1f}",
+            " / ".join(f"{value:.3f}" for value in figures["cosine_within"]),
+            f"{figures['cosine_across']:.3f}",
+            " / ".join(f"{level['pearson']:.2f}" for level in figures.get("rsa", [])),
+            f"{figures['norm']:.2f} ({figures['vocabulary_norm']:.2f})",
+        )
+        for moment, figures in moments.items()
+    )
+    headings = ("", "effective rank", "cosine within levels", "across", "RSA to codebooks", "norm (text's)")
+    spectrum = plots.spectra({moment: figures["spectrum"] for moment, figures in moments.items()})
+    levels = len(next(iter(moments.values()))["cosine_within"])
+    yield Section("The new tokens' rows", "", Grid(headings, rows), (spectrum, _plane(run, levels)))
+
+
+def _plane(run: Path, levels: int) -> str:
+    rows, _ = read_rows(run / "stages" / "grounding")
+    parts = torch.chunk(principal_plane(rows), levels)
+    return plots.scatter([(f"level {number + 1}, grounded", part.numpy()) for number, part in enumerate(parts)])
+
+
+def _training(run: Path) -> Iterator[Section]:
+    path = run / LOG
+    if not path.exists():
+        return
+    logged = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    steps = [row for row in logged if "step" in row]
+    epochs = [row for row in logged if "valid" in row]
+    if not epochs:
+        return
+    rows = tuple((str(row["epoch"]), f"{row['mean_loss']:.3f}", f"{row['valid']:.4f}") for row in epochs)
+    grid = Grid(("epoch", "mean loss, nats per item", "validation NDCG@10"), rows)
+    yield Section("Fine-tuning", _speed(steps), grid, (_loss_curve(steps, epochs),) if steps else ())
+
+
+def _speed(steps: Sequence[Mapping[str, Any]]) -> str:
+    rates = sorted(row["tokens_per_second"] for row in steps)
+    return f"{steps[-1]['step']} steps, median {rates[len(rates) // 2]:.0f} tokens/s." if steps else ""
+
+
+def _loss_curve(steps: Sequence[Mapping[str, Any]], epochs: Sequence[Mapping[str, Any]]) -> str:
+    per_epoch = steps[-1]["step"] / len(epochs)
+    ends = [round(per_epoch * (number + 1)) for number in range(len(epochs))]
+    losses, valid = [row["loss"] for row in steps], [row["valid"] for row in epochs]
+    return plots.loss_curve([row["step"] for row in steps], losses, valid, ends)
+
+
+def _results(run: Path) -> Iterator[Section]:
+    metrics = _read(run, "evaluate", "metrics.json")
+    for way in ("seen_excluded", "seen_included"):
+        if way in metrics:
+            yield _way(metrics, way)
+    if "teacher_forced" in metrics:
+        shares = metrics["teacher_forced"]
+        levels = [f"level {number + 1}" for number in range(len(shares))]
+        grid = Grid(("", "accuracy"), tuple((name, f"{share:.3f}") for name, share in zip(levels, shares, strict=True)))
+        picture = plots.grouped_bars(levels, {"accuracy": shares}, "accuracy")
+        yield Section("Teacher-forced accuracy by level", "", grid, (picture,))
+    if "by_popularity" in metrics:
+        yield _popularity(metrics["by_popularity"])
+
+
+def _way(metrics: Mapping[str, Any], way: str) -> Section:
+    rows = {name: row for name, row in metrics[way].items() if "_minus_" not in name}
+    names = list(next(iter(rows.values()))["interval95"])
+    cells = tuple((metric, *(_interval(row["interval95"][metric]) for row in rows.values())) for metric in names)
+    lines = {
+        name: {int(m.split("@")[1]): row["interval95"][m] for m in names if m.startswith("recall@")}
+        for name, row in rows.items()
+    }
+    text = f"{metrics['users']} users, beam {metrics['beam_width']}; mean and 95 % bootstrap interval over users."
+    title = "Results, " + way.replace("_", " items ")
+    return Section(title, text, Grid(("", *rows), cells), (plots.recall_by_k(lines),))
+
+
+def _popularity(bands: Mapping[str, Any]) -> Section:
+    found = {name: band for name, band in bands.items() if band["seen_excluded"]}
+    recommenders = list(next(iter(found.values()))["seen_excluded"])
+    bars = {who: [band["seen_excluded"][who]["recall@10"] for band in found.values()] for who in recommenders}
+    rows = tuple(
+        (name, str(band["items"]), str(band["users"]), *(f"{bars[who][n]:.3f}" for who in recommenders))
+        for n, (name, band) in enumerate(found.items())
+    )
+    text = "Each band holds a third of the training events; seen items removed."
+    picture = plots.grouped_bars(list(found), bars, "Recall@10")
+    grid = Grid(("target", "items", "users", *(f"{who}, recall@10" for who in recommenders)), rows)
+    return Section("Results by popularity of the target", text, grid, (picture,))
+
+
+def _costs(run: Path) -> Iterator[Section]:
+    costs = _read(run, "evaluate", "metrics.json").get("training")
+    if not costs:
+        return
+    rows = tuple(
+        (stage, f"{wall:.0f}", f"{costs['cpu_seconds'][stage]:.0f}") for stage, wall in costs["wall_seconds"].items()
+    )
+    text = f"Grounding took {costs['grounding_share_of_cpu']:.1%} of the CPU time of grounding and fine-tuning."
+    yield Section("Time", text, Grid(("stage", "wall s", "CPU s"), rows))
+
+
+def _interval(values: Sequence[float]) -> str:
+    mean, low, high = values
+    return f"{mean:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def _number(value: float) -> str:
+    return f"{value:.1%}" if isinstance(value, float) else f"{value:,}"
+
+
+PARTS = (_data, _sids, _rows, _training, _results, _costs)
