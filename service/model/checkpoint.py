@@ -246,6 +246,19 @@ def change_manifest(folder: Path, fields: Mapping[str, Any]) -> Manifest:
     return manifest
 
 
+def migrate_checkpoint(folder: Path, *, dry_run: bool = False) -> tuple[int, int]:
+    """Bring a checkpoint's manifest to the newest schema; returns the schema version before and after.
+
+    Raises:
+        CheckpointError: the checkpoint cannot be served as it is, so there is nothing sound to migrate.
+    """
+    before = open_checkpoint(folder).manifest.schema_version
+    if before != SCHEMA_VERSION and not dry_run:
+        change_manifest(folder, {})
+        open_checkpoint(folder)
+    return before, SCHEMA_VERSION
+
+
 def _write_manifest(folder: Path, manifest: Manifest) -> None:
     temporary = folder / f".{MANIFEST}.tmp"
     temporary.write_text(manifest.model_dump_json(indent=1), encoding="utf-8")

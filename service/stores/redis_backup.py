@@ -169,7 +169,7 @@ def _tag(key: str) -> str | None:
 def _grouped(keys: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
     """Keys by hash tag, and those without one."""
     groups: dict[str, list[str]] = defaultdict(list)
-    single = []
+    single: list[str] = []
     for key in keys:
         tag = _tag(key)
         (groups[tag] if tag else single).append(key)
