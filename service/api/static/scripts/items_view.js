@@ -1,7 +1,7 @@
 // Posting an item and watching it arrive; looking an item up; deleting it.
 
 import { get, post, remove, segment } from "./api.js";
-import { button, byId, counted, el, said } from "./dom.js";
+import { button, byId, el, said } from "./dom.js";
 import { remember } from "./item_titles.js";
 import { guarded, notice, showError } from "./notices.js";
 import { startSearchBox } from "./search_box.js";
@@ -94,7 +94,7 @@ export class ItemsView {
       result.reason && notice(result.result === "rejected" ? "bad" : "warn", said(result.reason)),
       result.semantic_id && el("p", { class: "facts" }, semanticId(result.semantic_id), el("span", { class: "hint" }, `answered in ${Math.round(milliseconds)} ms`)),
       result.collides_with && el("p", { class: "hint" }, "Shares its semantic ID with ", said(result.collides_with), "."),
-      result.grounding && grounding(result.grounding),
+      result.grounding && grounding(result.grounding, result.semantic_id),
       !dryRun && result.result !== "rejected" && this.#place(result.item_id),
       !dryRun && result.result !== "rejected" && this.#actions(result.item_id, result.grounding?.neighbours ?? []),
     );
@@ -172,23 +172,28 @@ export class ItemsView {
   }
 }
 
-function grounding({ neighbours, confidence, warning }) {
-  const rows = neighbours.map((one) =>
-    el(
-      "tr",
-      {},
-      el("th", { scope: "row" }, said(one.title || one.item_id)),
-      el("td", { class: "wide" }, bar(one.similarity)),
-      el("td", { class: "number" }, one.similarity.toFixed(2)),
-    ),
-  );
+function grounding({ neighbours, confidence, distances = [], warning }, codes) {
+  const rows = neighbours.map((one) => barRow(said(one.title || one.item_id), one.similarity, one.similarity.toFixed(2)));
+  const levels = distances.map((left, level) => {
+    const code = codes && el("span", { class: `code level-${level % 4}` }, String(codes[level]));
+    return barRow([`Level ${level + 1} `, code], 1 - left, `${Math.round(100 * (1 - left))} %`);
+  });
   return el(
     "div",
     { class: "grounding" },
-    el("p", {}, "Confidence ", bar(confidence, { class: "bar meter" }), el("strong", {}, confidence.toFixed(2)), el("span", { class: "hint" }, ` likeness to the nearest of ${counted(neighbours.length, "neighbour")}`)),
+    el("p", {}, "Confidence ", bar(confidence, { class: "bar meter" }), el("strong", {}, confidence.toFixed(2)), el("span", { class: "hint" }, " likeness to the nearest trained item")),
     warning && notice("warn", said(warning)),
-    neighbours.length > 0 && el("table", { class: "neighbours" }, el("caption", {}, "Nearest items the model was trained with"), el("tbody", {}, rows)),
+    rows.length > 0 && barTable("Nearest items the model was trained with", rows),
+    levels.length > 0 && barTable("How much of the text the codes so far explain", levels),
   );
+}
+
+function barRow(label, share, number) {
+  return el("tr", {}, el("th", { scope: "row" }, label), el("td", { class: "wide" }, bar(share)), el("td", { class: "number" }, number));
+}
+
+function barTable(caption, rows) {
+  return el("table", { class: "neighbours" }, el("caption", {}, caption), el("tbody", {}, rows));
 }
 
 function attribute({ name, numeric, values }) {

@@ -77,6 +77,7 @@ export class RecommendView {
 
   #draw(answer) {
     byId("recommend-meta").textContent = answer ? meta(answer) : "";
+    byId("recommendations").dataset.answer = answer?.recommendation_id ?? "";
     byId("recommendations").replaceChildren(...(answer?.items ?? []).map((item) => this.#row(item)));
   }
 
@@ -131,8 +132,10 @@ export class RecommendView {
     pressed.disabled = true;
     const body = { user_id: userId, item_id: item.item_id, event: kind, recommendation_id: this.last?.recommendation_id };
     try {
-      await post("events", body);
+      const { feedback_only: ignored } = await post("events", body);
       await this.#history.load(userId, { fresh: [item.item_id] });
+      pressed.disabled = false;
+      if (ignored) byId("recommend-notice").replaceChildren(notice("good", `Recorded. Events of the kind "${kind}" enter no history.`));
     } catch (error) {
       pressed.disabled = false;
       showError(byId("recommend-notice"), error);
