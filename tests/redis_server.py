@@ -22,17 +22,20 @@ def free_port() -> int:
 class RedisServer:
     """Started by `start`, which can be called again after `kill`."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
-        self.port = free_port()
+    def __init__(self, folder: Path, *options: str, port: int | None = None, config: Path | None = None) -> None:
+        """``config`` makes it a Sentinel, which needs a file that it may write to."""
+        self.port = port or free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._folder = folder
+        self._sentinel = config
         self._options = options or ("--appendonly", "yes", "--appendfsync", "always", "--save", "")
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> "RedisServer":
-        place = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self._folder)]
+        place = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self._folder), *self._options]
+        arguments = [str(self._sentinel), "--sentinel"] if self._sentinel else place
         with (self._folder / "redis.log").open("ab") as log:
-            self._process = subprocess.Popen([REDIS_SERVER_PATH, *place, *self._options], stdout=log, stderr=log)
+            self._process = subprocess.Popen([REDIS_SERVER_PATH, *arguments], stdout=log, stderr=log)
         deadline = time.monotonic() + START_SECONDS
         while not self._answers():
             assert self._process.poll() is None and time.monotonic() < deadline, "redis-server did not start"

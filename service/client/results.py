@@ -96,8 +96,8 @@ class Erased:
 
 def recommendation(row: Mapping[str, Any]) -> Recommendation:
     """Read one answer of POST /recommend."""
-    items = tuple(_recommended(item) for item in row["items"])
-    return plain(Recommendation, row, items=items, degraded_reasons=tuple(row["degraded_reasons"]))
+    items = tuple(_recommended(item) for item in row.get("items", ()))
+    return plain(Recommendation, row, items=items, degraded_reasons=tuple(row.get("degraded_reasons", ())))
 
 
 def posted_item(row: Mapping[str, Any]) -> PostedItem:

@@ -10,6 +10,7 @@ caller; both are set here, once. The URL says what kind of Redis it is; callers 
 Every failure leaves as a `StorageError`.
 """
 
+import asyncio
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ from redis.exceptions import OutOfMemoryError, RedisError
 from service.errors import SettingsError, StorageError, StorageFullError
 
 MAX_CONNECTIONS = 32
-CLUSTER_CONNECTIONS = 512  # per node; its pool refuses instead of waiting, so it must be more than can be at work
+CLUSTER_CONNECTIONS = 256  # per node; its pool refuses instead of waiting, so it must be more than can be at work
 SENTINEL_SECONDS = 0.5  # a Sentinel that does not answer must leave time for the next one
 
 _FORM = (
@@ -42,6 +43,31 @@ _REST = re.compile(r"(?:/(?P<service>[^/?]+))?(?:/(?P<db>\d+))?/?(?:\?sentinel_p
 
 class BlockingSentinelPool(SentinelConnectionPool, BlockingConnectionPool):
     """Connections to the current master; the 33rd caller waits, as `BlockingConnectionPool` has it."""
+
+
+class BoundedCluster(RedisCluster):
+    """A cluster whose 33rd concurrent command waits: its own pools would open a connection for each at once."""
+
+    def __init__(self, *, patience_seconds: float, **options: Any) -> None:
+        super().__init__(**options)
+        self._entries: list[ClusterNode] = options["startup_nodes"]
+        self._places = asyncio.Semaphore(MAX_CONNECTIONS)
+        self._patience_seconds = patience_seconds
+
+    async def execute_command(self, *args: Any, **kwargs: Any) -> Any:
+        """One command, once there is a place for it."""
+        async with asyncio.timeout(self._patience_seconds):
+            await self._places.acquire()
+        try:
+            return await super().execute_command(*args, **kwargs)
+        finally:
+            self._places.release()
+
+    async def aclose(self) -> None:
+        """Close all connections, also those by which the cluster was entered, which redis-py forgets."""
+        await super().aclose()
+        for node in self._entries:
+            await node.disconnect()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +149,9 @@ def _sentinel(place: _Place, timeout_seconds: float) -> Redis:
 def _cluster(place: _Place, timeout_seconds: float) -> RedisCluster:
     nodes = [ClusterNode(host, port) for host, port in place.hosts]
     options = _options(timeout_seconds) | place.login
-    return RedisCluster(startup_nodes=nodes, max_connections=CLUSTER_CONNECTIONS, **options)
+    return BoundedCluster(
+        patience_seconds=timeout_seconds, startup_nodes=nodes, max_connections=CLUSTER_CONNECTIONS, **options
+    )
 
 
 def _parse(url: str) -> _Place | None:

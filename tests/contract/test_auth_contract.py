@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -141,7 +142,7 @@ async def test_a_key_is_never_shown(guarded: Running) -> None:
 
 
 def settings(**fields: Any) -> Settings:
-    return Settings(checkpoint="x", **fields)
+    return Settings(checkpoint=Path("x"), **fields)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.8.8.8"])

@@ -56,9 +56,8 @@ def test_after_the_rest_one_call_tries_and_its_success_closes() -> None:
     clocked = Clocked()
     clocked.fail(3)
     clocked.now = 1.5
-    with clocked.circuit.call(StorageError):
-        with pytest.raises(StorageError, match="left alone"):
-            clocked.call()
+    with clocked.circuit.call(StorageError), pytest.raises(StorageError, match="left alone"):
+        clocked.call()
     assert not clocked.circuit.is_open
     assert (clocked.gauge("rec_circuit_open"), clocked.gauge("rec_dependency_up")) == (0.0, 1.0)
 
