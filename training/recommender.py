@@ -17,9 +17,9 @@ from torch import Tensor
 
 from service.model.beam import BeamQuery, Beams, beam_search
 from service.model.grounded_lm import GroundedLM
+from service.model.live_trie import LiveTrie
 from service.model.prompt import PromptTemplate
 from service.model.torch_beam import TorchBeamModel
-from service.model.trie import SidTrie
 from training.progress import Progress, silent
 
 
@@ -59,7 +59,7 @@ class BeamRecommender:
         self._prompt = PromptTemplate(model.space, prefix, max_items)
         self._sids = [tuple(row) for row in codes_NL.tolist()]
         offered_N = np.ones(len(codes_NL), np.bool_) if offered_N is None else offered_N
-        self._trie = SidTrie.build(codes_NL[offered_N], model.space.codes)
+        self._trie = LiveTrie.build(codes_NL[offered_N], model.space.codes)
         self._bucket: dict[tuple[int, ...], list[int]] = defaultdict(list)
         order_N = np.argsort(-popularity_N, kind="stable")
         for item in order_N[offered_N[order_N]].tolist():

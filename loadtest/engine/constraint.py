@@ -18,8 +18,8 @@ from loadtest.engine.contender import Host, HostSpec
 from loadtest.synthetic_checkpoint import crowded_codes
 from service.model.beam import BeamQuery, beam_search
 from service.model.checkpoint import open_checkpoint
+from service.model.live_trie import LiveTrie
 from service.model.semantic_ids import SidSpace
-from service.model.trie import SidTrie
 
 
 def open_host(spec: HostSpec) -> Host:
@@ -49,7 +49,7 @@ def cost(space: SidSpace, items: int, users: int, beam: int, rounds: int) -> dic
     """CPU milliseconds of a whole beam of all levels, with the constraint and without, one pair a round."""
     codes_NL = crowded_codes(space, items, seed=1)
     began = time.process_time()
-    trie = SidTrie.build(codes_NL, space.codes)
+    trie = LiveTrie.build(codes_NL, space.codes)
     build_s = time.process_time() - began
     logp_RK = torch.log_softmax(2 * torch.randn(users * beam, space.codes), -1)
     model = MadeUpModel(logp_RK, users)

@@ -1,42 +1,71 @@
-"""The tries an engine holds: the newest catalogue version and the last few before it.
+"""The catalogue versions an engine holds: the newest and the last few before it.
 
-A request names the version it was admitted under, so an answer never mixes two. A new version is built beside the old
-one and becomes visible by one assignment. It knows SIDs and their slots only; items stay with the service.
+A request names the version it was admitted under, so an answer never mixes two. A change is applied between two engine
+steps and costs its own size; versions share everything it leaves alone. When the additions have grown, a thread folds
+them into a new base, catches up with the changes made meanwhile, and puts its twin in the newest version's place by one
+assignment; older versions keep the old base until they are forgotten. It knows SIDs and slots only; items stay with the
+service.
 """
 
+import threading
 from collections import OrderedDict
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from service.engine.base import BeamRequest, CatalogDelta
+from service.engine.base import BeamRequest, CatalogDelta, LegalSlots
 from service.errors import UnknownVersionError
 from service.model.beam import BeamQuery
-from service.model.legal_slots import LegalSlots
-from service.model.semantic_ids import Sid
-from service.model.trie import SiblingMix, SidTrie
+from service.model.legal_nodes import LegalNodes
+from service.model.live_trie import LiveTrie
+from service.model.trie_compaction import compacted
+
+FILTER_BYTES = 64 * 2**20
+MIN_ADDED = 16_384
+ADDED_SHARE = 32
 
 
 class CatalogVersions:
-    """Starts at version 0 with the trained SIDs int [N, L]."""
+    """Starts at version 0 with the trained SIDs int [N, L] of codes below ``codes``.
 
-    def __init__(self, trained_NL: NDArray[np.integer], codes: int, keep: int) -> None:
-        self._trained_NL = np.unique(trained_NL.astype(np.int64), axis=0)
-        self._codes = codes
+    Args:
+        trained_NL: the SIDs the model was trained with.
+        codes: K.
+        keep: how many versions are held.
+        device: where the arrays lie.
+        compact_at: how many added nodes a base may have beside it, None for a share of its size.
+    """
+
+    def __init__(
+        self,
+        trained_NL: NDArray[np.integer],
+        codes: int,
+        keep: int,
+        *,
+        device: str | torch.device = "cpu",
+        compact_at: int | None = None,
+    ) -> None:
+        trie = LiveTrie.build(trained_NL, codes, device)
         self._keep = keep
-        self._added: dict[Sid, None] = {}
-        self._removed: set[Sid] = set()
-        self._smoothing: dict[Sid, SiblingMix] = {}
-        self._slot = {tuple(sid): slot for slot, sid in enumerate(self._trained_NL.tolist())}
-        self._tries: OrderedDict[int, SidTrie] = OrderedDict({0: SidTrie.build(self._trained_NL, codes)})
+        self._compact_at = compact_at or max(MIN_ADDED, trie.num_leaves // ADDED_SHARE)
+        self._lock = threading.Lock()
+        self._tries: OrderedDict[int, LiveTrie] = OrderedDict({0: trie})
+        self._filters: OrderedDict[tuple[LiveTrie, str], LegalNodes] = OrderedDict()
+        self._missed: list[CatalogDelta] = []
+        self._thread: threading.Thread | None = None
 
     @property
     def latest(self) -> int:
         """The newest version."""
         return next(reversed(self._tries))
 
-    def get(self, version: int) -> SidTrie | None:
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the newest version and of all cached filters, in bytes."""
+        return self._tries[self.latest].num_bytes + sum(legal.num_bytes for legal in self._filters.values())
+
+    def get(self, version: int) -> LiveTrie | None:
         """The trie of a version, None if it is not held (any more)."""
         return self._tries.get(version)
 
@@ -50,44 +79,75 @@ class CatalogVersions:
         if trie is None:
             raise UnknownVersionError(f"catalogue version {request.catalog_version} is no longer held")
         excluded = torch.tensor([list(sid) for sid in request.excluded], dtype=torch.int64).reshape(-1, trie.depth)
-        if request.legal is not None:
-            excluded = torch.cat([excluded, self._illegal(trie, request.legal)])
-        return BeamQuery(trie, request.beam_width, excluded, request.num_results)
+        legal = None if request.legal is None else self._legal(trie, request.legal)
+        return BeamQuery(trie, request.beam_width, excluded, request.num_results, legal)
 
     def apply(self, delta: CatalogDelta) -> None:
-        """Build the delta's version and forget the oldest; a version that is already known is left as it is.
+        """Make the delta's version and forget the oldest; a version that is already known is left as it is.
 
         Raises:
             ValueError: the delta does not change the latest version.
         """
-        if delta.version <= self.latest:
-            return
-        if delta.previous != self.latest:
-            raise ValueError(
-                f"the delta from catalogue version {delta.previous} to {delta.version} does not follow {self.latest}"
-            )
-        for sid in delta.removed:
-            self._added.pop(sid, None)
-            self._removed.add(sid)
-        for sid in delta.added:
-            self._removed.discard(sid)
-            self._added[sid] = None
-            self._slot.setdefault(sid, len(self._slot))
-        self._tries[delta.version] = self._build(delta)
-        while len(self._tries) > self._keep:
-            self._tries.popitem(last=False)
+        with self._lock:
+            if delta.version <= self.latest:
+                return
+            if delta.previous != self.latest:
+                raise ValueError(
+                    f"the delta from catalogue version {delta.previous} to {delta.version} "
+                    f"does not follow {self.latest}"
+                )
+            following = _advanced(self._tries[self.latest], delta)
+            self._tries[delta.version] = following
+            self._missed.append(delta)
+            while len(self._tries) > self._keep:
+                self._forget(self._tries.popitem(last=False)[1])
+            if self._thread is None:
+                self._missed.clear()
+                if following.num_added > self._compact_at:
+                    self._thread = threading.Thread(
+                        target=self._compact, args=(following,), name="compaction", daemon=True
+                    )
+                    self._thread.start()
 
-    def _illegal(self, trie: SidTrie, legal: LegalSlots) -> torch.Tensor:
-        codes_NL = trie.leaf_codes()
-        slots = [self._slot[tuple(sid)] for sid in codes_NL.tolist()]
-        return codes_NL[torch.from_numpy(~legal.mask(len(self._slot))[slots])]
+    def wait_for_compaction(self) -> None:
+        """Return when no compaction is running."""
+        thread = self._thread
+        if thread is not None:
+            thread.join()
 
-    def _build(self, delta: CatalogDelta) -> SidTrie:
-        self._smoothing.update(delta.smoothing)
-        kept_NL = self._trained_NL
-        if self._removed:
-            kept_NL = kept_NL[[tuple(row) not in self._removed for row in kept_NL.tolist()]]
-        added = np.array(list(self._added), np.int64).reshape(-1, kept_NL.shape[1])
-        trained_N = np.arange(len(kept_NL) + len(added)) < len(kept_NL)
-        codes_NL = np.concatenate([kept_NL, added])
-        return SidTrie.build(codes_NL, self._codes, trained_N=trained_N, smoothing=self._smoothing)
+    def _compact(self, trie: LiveTrie) -> None:
+        """In a thread of its own: fold, catch up without holding anybody, swap under the lock."""
+        try:
+            twin, done = compacted(trie), 0
+            while len(self._missed) > done + 1:
+                twin, done = _advanced(twin, self._missed[done]), done + 1
+            with self._lock:
+                for delta in self._missed[done:]:
+                    twin = _advanced(twin, delta)
+                replaced, self._tries[self.latest] = self._tries[self.latest], twin
+                self._forget(replaced)
+        finally:
+            self._thread = None
+
+    def _legal(self, trie: LiveTrie, slots: LegalSlots) -> LegalNodes:
+        key = (trie, slots.key)
+        with self._lock:
+            legal = self._filters.get(key)
+            if legal is None:
+                legal = LegalNodes.of(trie, slots)
+                # a version that was replaced or forgotten meanwhile must not be kept alive by its filters
+                if any(held is trie for held in self._tries.values()):
+                    self._filters[key] = legal
+            else:
+                self._filters.move_to_end(key)
+            while len(self._filters) > 1 and sum(kept.num_bytes for kept in self._filters.values()) > FILTER_BYTES:
+                self._filters.popitem(last=False)
+        return legal
+
+    def _forget(self, trie: LiveTrie) -> None:
+        for key in [key for key in self._filters if key[0] is trie]:
+            del self._filters[key]
+
+
+def _advanced(trie: LiveTrie, delta: CatalogDelta) -> LiveTrie:
+    return trie.advance(delta.added, delta.removed, delta.smoothing)

@@ -1,12 +1,18 @@
 """Trie-constrained beam search over SIDs, for many users at once.
 
 The one implementation: training evaluation, the torch engine and vLLM's worker differ only in the `BeamModel` that
-scores the next level. A candidate is always a child of a live beam, so an illegal SID cannot be produced; excluded
-leaves take their dead prefixes with them, so no beam is wasted. Only live beams are rows: users may differ in width,
-catalogue version and exclusions, and one whose beams have all died costs nothing.
+scores the next level. A candidate is always a child of a live beam, so an illegal SID cannot be produced; prefixes
+whose leaves are all removed, filtered out or excluded are never entered, so no beam is wasted. Only live beams are
+rows: users may differ in width, catalogue version, filter and exclusions, and one whose beams have all died costs none.
 
-Scores are sums of log-probabilities, each normalised over the K codes of its level (what fine-tuning optimises), with
-the trie's smoothing for new nodes. Fewer legal SIDs than beams: a shorter list. Equal scores: the smaller SID first.
+Scores are sums of log-probabilities, each normalised over the K codes of its level: what fine-tuning optimises, and
+what a filter or a change of the catalogue leaves as it is. (Normalised over the legal codes they would change with the
+filter; over the whole vocabulary they would measure a choice that decoding never makes, for an output layer many times
+as large.) New nodes borrow as `LiveTrie.smooth` says. Fewer legal SIDs than beams: a shorter list. Equal scores: the
+smaller SID first, whoever else is in the batch.
+
+Where scoring every legal prefix costs no more rows than the beam may take, nothing is pruned and the answer is exact:
+a user's inner levels together may take ``(L - 1) * width`` rows, so one level takes at most that many.
 
 Shapes: U users, R live beams, n codes so far, L levels, K codes, E candidate edges, C candidates of the fullest user.
 """
@@ -19,7 +25,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from service.model.trie import Edges, SidTrie
+from service.model.beam_group import BeamGroup, group_queries
+from service.model.beam_group import BeamQuery as BeamQuery
+from service.model.trie import Children
+
+NEVER = float("-inf")
 
 
 class BeamModel(Protocol):
@@ -36,19 +46,6 @@ class BeamModel(Protocol):
         ``parent_R`` int64 is the row of the previous call that each row extends, at the first call the user.
         """
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class BeamQuery:
-    """One user's search: where, how wide, and which SIDs (int64 [n, L]) not to return.
-
-    ``num_results`` is how many SIDs are wanted, None for as many as the beam is wide.
-    """
-
-    trie: SidTrie
-    width: int
-    excluded: Tensor
-    num_results: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +74,32 @@ class _State:
     exact_U: Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class _Candidates:
+    """The beams' children, group behind group, within a group user by user, a user's by cell (so by SID).
+
+    Edges ``first_U .. first_U + count_U`` are a user's; a score of -inf is no candidate. Cells count the rows of their
+    group: the beam behind a cell is ``row_R[shift_U + cell // K]``.
+    """
+
+    children: Children
+    total_E: Tensor
+    first_U: Tensor
+    count_U: Tensor
+    row_R: Tensor
+    shift_U: Tensor
+
+    def padded(self) -> Tensor:
+        """Each user's scores side by side, float32 [U, C], padded with -inf; NaN becomes -inf."""
+        place_C = torch.arange(int(self.count_U.max()), device=self.total_E.device)
+        if place_C.numel() * self.count_U.numel() == self.total_E.numel() and self.children.cell_E is None:
+            total_UC = self.total_E.view(self.count_U.numel(), -1)
+            return torch.where(total_UC > NEVER, total_UC, NEVER)
+        edge_UC = (self.first_U[:, None] + place_C).clamp(max=max(self.total_E.numel() - 1, 0))
+        total_UC = self.total_E[edge_UC]
+        return torch.where((total_UC > NEVER) & (place_C < self.count_U[:, None]), total_UC, NEVER)
+
+
 @torch.no_grad()
 def beam_search(model: BeamModel, queries: Sequence[BeamQuery], *, log_boost: float = 0.0) -> list[Beams]:
     """The best SIDs of each query's user, in the order of the queries.
@@ -87,8 +110,8 @@ def beam_search(model: BeamModel, queries: Sequence[BeamQuery], *, log_boost: fl
         log_boost: added to the smoothed score of new nodes.
     """
     depth = queries[0].trie.depth
-    dead = [query.trie.dead_nodes(_leaves(query)) for query in queries]
-    state = _roots(queries)
+    groups = group_queries(queries)
+    state = _roots(queries, groups)
     for level in range(depth):
         if not state.user_R.numel():
             break
@@ -96,10 +119,9 @@ def beam_search(model: BeamModel, queries: Sequence[BeamQuery], *, log_boost: fl
             logp_RK = model.first()[state.user_R]
         else:
             logp_RK = model.next(state.codes_Rn, state.user_R, state.parent_R)
-        edges, score_E = _candidates(queries, level, state, logp_RK, [nodes[level] for nodes in dead], log_boost)
-        last = level == depth - 1
-        keep = [query.num_results or query.width if last else query.width for query in queries]
-        state = _select(state, edges, score_E, torch.tensor(keep), last)
+        logp_RK, found = _candidates(groups, level, state, logp_RK, log_boost)
+        keep_U = _kept(queries, groups, level, state.exact_U.device)
+        state = _select(state, found, logp_RK, keep_U, last=level == depth - 1)
     return [_answer(state, user, depth) for user in range(len(queries))]
 
 
@@ -108,74 +130,104 @@ def level_log_probs(hidden_RD: Tensor, head_KD: Tensor) -> Tensor:
     return F.log_softmax(F.linear(hidden_RD, head_KD).float(), -1)
 
 
-def _leaves(query: BeamQuery) -> Tensor:
-    leaves = query.trie.find(query.excluded)
-    return leaves[leaves >= 0]
+def _kept(queries: Sequence[BeamQuery], groups: Sequence[BeamGroup], level: int, device: torch.device) -> Tensor:
+    """How many candidates of a level each user keeps, int64 [U]."""
+    if level == queries[0].trie.depth - 1:
+        return torch.tensor([query.num_results or query.width for query in queries], device=device)
+    keep = [query.width for query in queries]
+    for group in groups:
+        for user in group.user_n.tolist():
+            if group.is_exact(keep[user]):
+                keep[user] = max(keep[user], group.legal.counts[level])
+    return torch.tensor(keep, device=device)
 
 
-def _roots(queries: Sequence[BeamQuery]) -> _State:
-    user_R = torch.tensor([user for user, query in enumerate(queries) if query.trie.num_leaves], dtype=torch.int64)
-    empty = torch.zeros(user_R.numel(), 0)
-    exact_U = torch.ones(len(queries), dtype=torch.bool)
-    zeros = torch.zeros_like(user_R)
-    return _State(user_R, user_R, zeros, empty.long(), torch.zeros(user_R.numel()), empty, exact_U)
+def _roots(queries: Sequence[BeamQuery], groups: Sequence[BeamGroup]) -> _State:
+    device = queries[0].trie.device
+    user_R = torch.cat([group.user_n for group in groups if group.legal.counts[-1]] or [torch.zeros(0).long()])
+    user_R = torch.sort(user_R.to(device)).values
+    empty = torch.zeros(user_R.numel(), 0, device=device)
+    score_R, exact_U = torch.zeros(user_R.numel(), device=device), torch.ones(len(queries), dtype=torch.bool)
+    return _State(user_R, user_R, torch.zeros_like(user_R), empty.long(), score_R, empty, exact_U.to(device))
 
 
 def _candidates(
-    queries: Sequence[BeamQuery],
-    level: int,
-    state: _State,
-    logp_RK: Tensor,
-    dead: Sequence[Tensor],
-    log_boost: float,
-) -> tuple[Edges, Tensor]:
-    """All legal children of all beams and their own log-probabilities [E]; -inf for dead ones."""
-    parts = []
-    for trie in {id(query.trie): query.trie for query in queries}.values():
-        users = [user for user, query in enumerate(queries) if query.trie is trie]
-        row_G = torch.nonzero(torch.isin(state.user_R, torch.tensor(users)))[:, 0]
-        edges = trie.expand(level, state.node_R[row_G])
-        score_E = trie.smooth(level, logp_RK[row_G], edges, log_boost)
-        edges = Edges(row_G[edges.row_E], edges.code_E, edges.child_E)
-        nodes = trie.num_nodes(level + 1)
-        gone = torch.cat([user * nodes + dead[user] for user in users])
-        if gone.numel():
-            is_dead = torch.isin(state.user_R[edges.row_E] * nodes + edges.child_E, gone)
-            score_E = score_E.masked_fill(is_dead, float("-inf"))
-        parts.append((edges, score_E))
-    rows, codes, children = (
-        torch.cat([getattr(edges, name) for edges, _ in parts]) for name in ("row_E", "code_E", "child_E")
-    )
-    order = torch.argsort(rows, stable=True) if len(parts) > 1 else slice(None)
-    return Edges(rows[order], codes[order], children[order]), torch.cat([score for _, score in parts])[order]
+    groups: Sequence[BeamGroup], level: int, state: _State, logp_RK: Tensor, log_boost: float
+) -> tuple[Tensor, _Candidates]:
+    """The log-probabilities with those of new nodes filled in, and all children that may be entered."""
+    users, codes, device = state.exact_U.numel(), logp_RK.shape[1], logp_RK.device
+    first_U, count_U, shift_U = (torch.zeros(users, dtype=torch.int64, device=device) for _ in range(3))
+    parts: list[tuple[Children, Tensor]] = []
+    rows: list[Tensor] = []
+    edges = beams = 0
+    for group in groups:
+        row_G = _rows_of(group, state, alone=len(groups) == 1)
+        logp_GK = group.trie.smooth(level, state.node_R[row_G], logp_RK[row_G], log_boost)
+        if group.trie.has_new(level):
+            logp_RK = logp_RK.index_put((row_G,), logp_GK)
+        user_G = state.user_R[row_G]
+        total_GK = state.score_R[row_G, None] + logp_GK
+        found, total_E = group.candidates(level, state.node_R[row_G], user_G, total_GK)
+        own = group.user_n
+        bound = torch.stack([torch.searchsorted(user_G, own), torch.searchsorted(user_G, own, right=True)])
+        begin, end = found.places(bound * codes)
+        first_U[own], count_U[own], shift_U[own] = edges + begin, end - begin, beams
+        parts.append((found, total_E))
+        rows.append(row_G)
+        edges, beams = edges + total_E.numel(), beams + row_G.numel()
+    children, total_E = _joined(parts)
+    return logp_RK, _Candidates(children, total_E, first_U, count_U, torch.cat(rows), shift_U)
 
 
-def _select(state: _State, edges: Edges, score_E: Tensor, keep_U: Tensor, last: bool) -> _State:
-    """Keep the best candidates of each user; of equal ones those with the smaller codes."""
-    total_E = state.score_R[edges.row_E] + score_E
-    user_E = state.user_R[edges.row_E]
-    count_U = torch.bincount(user_E, minlength=keep_U.numel())
-    first_U = torch.cumsum(count_U, 0) - count_U
-    place_C = torch.arange(int(count_U.max()))
-    padded_UC = total_E[(first_U[:, None] + place_C).clamp(max=total_E.numel() - 1)]
-    # comparing with -inf is false for NaN, too
-    real_UC = (place_C < count_U[:, None]) & (padded_UC > float("-inf"))
-    rank_UC = torch.argsort(
-        torch.argsort(padded_UC.masked_fill(~real_UC, float("-inf")), dim=1, descending=True, stable=True), dim=1
-    )
-    chosen_UC = real_UC & (rank_UC < keep_U[:, None])
+def _rows_of(group: BeamGroup, state: _State, alone: bool) -> Tensor:
+    if alone:
+        return torch.arange(state.user_R.numel(), device=state.user_R.device)
+    return torch.nonzero(torch.isin(state.user_R, group.user_n))[:, 0]
+
+
+def _joined(parts: Sequence[tuple[Children, Tensor]]) -> tuple[Children, Tensor]:
+    if len(parts) == 1:
+        return parts[0]
+    cells = [found.cells(torch.arange(total.numel(), device=total.device)) for found, total in parts]
+    nodes = [found.node_E.long() for found, _ in parts]
+    return Children(torch.cat(cells), torch.cat(nodes)), torch.cat([total for _, total in parts])
+
+
+def _select(state: _State, found: _Candidates, logp_RK: Tensor, keep_U: Tensor, last: bool) -> _State:
+    """Keep the best candidates of each user; of equal ones those with the smaller SIDs."""
+    total_UC = found.padded()
+    most = min(int(keep_U.max()) + 1, total_UC.shape[1])
+    best_Uk = F.pad(total_UC.topk(most, dim=1).values, (0, int(keep_U.max()) + 1 - most), value=NEVER)
+    worst_U, next_U = best_Uk.gather(1, torch.stack([keep_U - 1, keep_U], 1)).unbind(1)
+    chosen_UC = (total_UC >= worst_U[:, None]) & (total_UC > NEVER)
     user_R, place_R = torch.nonzero(chosen_UC, as_tuple=True)
-    edge_R = first_U[user_R] + place_R
-    parent_R = edges.row_E[edge_R]
+    if ((next_U == worst_U) & (next_U > NEVER)).any():
+        kept = _without_surplus(user_R, total_UC[user_R, place_R], worst_U, keep_U)
+        user_R, place_R = user_R[kept], place_R[kept]
+    edge_R = found.first_U[user_R] + place_R
+    cell_R, codes = found.children.cells(edge_R), logp_RK.shape[1]
+    parent_R, code_R = (
+        found.row_R[found.shift_U[user_R] + torch.div(cell_R, codes, rounding_mode="floor")],
+        cell_R % codes,
+    )
     return _State(
         user_R=user_R,
         parent_R=parent_R,
-        node_R=edges.child_E[edge_R],
-        codes_Rn=torch.cat([state.codes_Rn[parent_R], edges.code_E[edge_R, None]], 1),
-        score_R=total_E[edge_R],
-        level_score_Rn=torch.cat([state.level_score_Rn[parent_R], score_E[edge_R, None]], 1),
-        exact_U=state.exact_U if last else state.exact_U & (real_UC.sum(1) <= keep_U),
+        node_R=found.children.node_E[edge_R].long(),
+        codes_Rn=torch.cat([state.codes_Rn[parent_R], code_R[:, None]], 1),
+        score_R=total_UC[user_R, place_R],
+        level_score_Rn=torch.cat([state.level_score_Rn[parent_R], logp_RK[parent_R, code_R, None]], 1),
+        exact_U=state.exact_U if last else state.exact_U & (next_U == NEVER),
     )
+
+
+def _without_surplus(user_R: Tensor, total_R: Tensor, worst_U: Tensor, keep_U: Tensor) -> Tensor:
+    """Where candidates tie for a user's last places, the first of them: bool [R]."""
+    tied_R = total_R == worst_U[user_R]
+    better_U = torch.bincount(user_R[~tied_R], minlength=keep_U.numel())
+    before_R = torch.cumsum(tied_R, 0) - tied_R.long()
+    first_R = torch.searchsorted(user_R, user_R)
+    return ~tied_R | (better_U[user_R] + before_R - before_R[first_R] < keep_U[user_R])
 
 
 def _answer(state: _State, user: int, depth: int) -> Beams:

@@ -1,15 +1,15 @@
-"""The SIDs that exist, as flat arrays: children are gathered, never a vocabulary-wide mask.
+"""The SIDs of one moment as flat arrays: children are gathered, never a vocabulary-wide mask.
 
-Level-l nodes are the sorted distinct prefixes of length l (node 0 of level 0 is the root; level-L nodes are the
-leaves). One int64 key per edge, ``parent * K + code``, gives code, parent and binary search at once. Immutable: a
-change builds a new trie beside the old one. Nodes without a trained leaf are *new*: a model never generates them by
-itself, so each may carry the mixture of trained siblings that lends it probability (`smoothing`). It knows nothing of
-items.
+Level-l nodes are the distinct prefixes of length l in ascending order (node 0 of level 0 is the root; level-L nodes are
+the leaves), so the children of a node are a range: two integers of four bytes per node say where it begins, two bytes
+per child name its code. Where at least a quarter of the codes exist below the average node, as at the first levels, a
+dense table of children stands beside them: reading a whole row costs less than gathering the few. Immutable; changes
+lie beside it in `LiveTrie`. It knows nothing of items.
 
-Shapes: N leaves, L levels, K codes, R rows, E edges.
+Shapes: N leaves or queries, L levels, K codes, R rows, E edges.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from service.model.semantic_ids import Sid
+DENSE_SHARE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,213 +29,197 @@ class SiblingMix:
 
 
 @dataclass(frozen=True, slots=True)
-class Edges:
-    """All children of some rows: for each edge its row, code and child node, int64 [E]."""
+class Children:
+    """All children of some rows: for each its cell ``row * K + code``, ascending int64 [E], and its node, int [E].
 
-    row_E: Tensor
-    code_E: Tensor
-    child_E: Tensor
+    Without ``cell_E`` the children are given as the whole grid [R * K] of cells, -1 where there is none.
+    """
+
+    cell_E: Tensor | None
+    node_E: Tensor
+
+    def cells(self, edge_N: Tensor) -> Tensor:
+        """The cells of some edges, int64 [N]."""
+        return edge_N if self.cell_E is None else self.cell_E[edge_N]
+
+    def places(self, cell_N: Tensor) -> Tensor:
+        """The edges at some cells that have one, int64 [N]."""
+        return cell_N if self.cell_E is None else torch.searchsorted(self.cell_E, cell_N)
 
 
 @dataclass(frozen=True, slots=True)
 class TrieLevel:
-    """Edges from level l to l+1: ``start`` [nodes_l + 1], ``key`` [nodes_l+1].
+    """Edges from level l to l+1.
 
-    ``new`` [nodes_l+1] marks children without trained leaves;
-    ``mix_start`` [nodes_l+1 + 1] points into ``mix_code`` / ``mix_log_weight``.
+    ``start`` int32 [nodes_l + 1], ``code`` int16 [nodes_l+1], ``table`` int32 [nodes_l + 1, K] or None: the child by
+    parent and code, -1 where there is none, with an empty last row for nodes that are not of this trie.
     """
 
     start: Tensor
-    key: Tensor
-    new: Tensor
-    mix_start: Tensor
-    mix_code: Tensor
-    mix_log_weight: Tensor
-    any_new: bool
+    code: Tensor
+    table: Tensor | None
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Its arrays."""
+        return (self.start, self.code) if self.table is None else (self.start, self.code, self.table)
 
 
 class SidTrie:
     """An immutable prefix tree over distinct SIDs."""
 
     def __init__(self, levels: Sequence[TrieLevel], codes: int) -> None:
-        self._levels = tuple(levels)
+        self.levels = tuple(levels)
         self.codes = codes
 
     @classmethod
-    def build(
-        cls,
-        codes_NL: NDArray[np.integer],
-        codes: int,
-        *,
-        trained_N: NDArray[np.bool_] | None = None,
-        smoothing: Mapping[Sid, SiblingMix] | None = None,
-    ) -> "SidTrie":
-        """A trie of the rows of ``codes_NL``; equal rows share a leaf, which is trained if any of them is.
+    def build(cls, codes_NL: NDArray[np.integer], codes: int, device: str | torch.device = "cpu") -> "SidTrie":
+        """A trie of the rows of ``codes_NL``; equal rows share a leaf.
 
         Raises:
             ValueError: the array is not two-dimensional or a code is outside 0..codes-1.
         """
         if codes_NL.ndim != 2 or (codes_NL.size and not 0 <= codes_NL.min() <= codes_NL.max() < codes):
             raise ValueError(f"expected SIDs [N, L] of codes below {codes}")
-        trained = np.ones(len(codes_NL), bool) if trained_N is None else trained_N
-        leaves, inverse = np.unique(codes_NL.astype(np.int64), axis=0, return_inverse=True)
-        trained_leaf = np.zeros(len(leaves), bool)
-        np.logical_or.at(trained_leaf, inverse.reshape(-1), trained)
-        levels = []
-        node_of_leaf = np.zeros(len(leaves), np.int64)
-        nodes = 1
-        for level in range(codes_NL.shape[1]):
-            keys, node_of_leaf_next = np.unique(node_of_leaf * codes + leaves[:, level], return_inverse=True)
-            trained_node = np.zeros(len(keys), bool)
-            np.logical_or.at(trained_node, node_of_leaf_next, trained_leaf)
-            first_leaf = np.searchsorted(node_of_leaf_next, np.arange(len(keys)))
-            mixes = _mixes(leaves[first_leaf, : level + 1], ~trained_node, smoothing or {})
-            start = np.searchsorted(keys, np.arange(nodes + 1) * codes)
-            levels.append(_level(start, keys, ~trained_node, mixes))
-            node_of_leaf, nodes = node_of_leaf_next.reshape(-1), len(keys)
+        sorted_NL = codes_NL[_lexical_order(codes_NL, codes)]
+        differs = np.zeros(len(sorted_NL), bool)
+        differs[:1] = True
+        levels, begins = [], np.zeros(1, np.int64)
+        for column in sorted_NL.T:
+            differs[1:] |= column[1:] != column[:-1]
+            rows = np.flatnonzero(differs)
+            # every row that begins a parent begins a child, too
+            start = np.append(np.searchsorted(rows, begins), len(rows))
+            levels.append(trie_level(start, column[rows], codes, device))
+            begins = rows
         return cls(levels, codes)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the arrays lie."""
+        return self.levels[0].start.device
 
     @property
     def depth(self) -> int:
         """L."""
-        return len(self._levels)
+        return len(self.levels)
 
     @property
     def num_leaves(self) -> int:
         """How many distinct SIDs exist."""
         return self.num_nodes(self.depth)
 
-    def num_nodes(self, level: int) -> int:
-        """How many prefixes of length ``level`` exist."""
-        return 1 if level == 0 else self._levels[level - 1].key.numel()
-
     @property
     def num_bytes(self) -> int:
         """Memory of all arrays, in bytes."""
-        tensors = [
-            t for lv in self._levels for t in (lv.start, lv.key, lv.new, lv.mix_start, lv.mix_code, lv.mix_log_weight)
-        ]
-        return sum(t.numel() * t.element_size() for t in tensors)
+        return sum(tensor.nbytes for level in self.levels for tensor in level.tensors)
 
-    def expand(self, level: int, node_R: Tensor, alive_R: Tensor | None = None) -> Edges:
-        """All children of level-``level`` nodes; rows with ``alive_R`` false have none."""
-        start = self._levels[level].start
-        first_R = start[node_R]
-        count_R = start[node_R + 1] - first_R
-        if alive_R is not None:
-            count_R = count_R * alive_R
-        row_E, child_E = _ranges(first_R, count_R)
-        return Edges(row_E, self._levels[level].key[child_E] % self.codes, child_E)
+    def num_nodes(self, level: int) -> int:
+        """How many prefixes of length ``level`` exist."""
+        return 1 if level == 0 else self.levels[level - 1].code.numel()
 
-    def smooth(self, level: int, logp_RK: Tensor, edges: Edges, log_boost: float) -> Tensor:
-        """Log-probabilities [E] of the edges: the model's own, and for new children the boosted mixture of siblings.
+    def expand(self, level: int, node_R: Tensor) -> Children:
+        """All children of level-``level`` nodes; numbers beyond the trie's own nodes have none."""
+        arrays = self.levels[level]
+        nodes = arrays.start.numel() - 1
+        if arrays.table is not None:
+            return Children(None, arrays.table[node_R.clamp(max=nodes)].flatten())
+        first_R = arrays.start[node_R.clamp(max=nodes)].long()
+        count_R = arrays.start[(node_R + 1).clamp(max=nodes)] - first_R
+        row_E, child_E = ranges(first_R, count_R)
+        return Children(row_E * self.codes + arrays.code[child_E], child_E)
 
-        A new child of a parent without trained children gets the uniform 1 / (number of children), unboosted.
-        """
-        score_E = logp_RK[edges.row_E, edges.code_E]
-        arrays = self._levels[level]
-        if not arrays.any_new:
-            return score_E
-        new = torch.nonzero(arrays.new[edges.child_E])[:, 0]
-        if not new.numel():
-            return score_E
-        child, row = edges.child_E[new], edges.row_E[new]
-        first = arrays.mix_start[child]
-        owner, entry = _ranges(first, arrays.mix_start[child + 1] - first)
-        terms = arrays.mix_log_weight[entry] + logp_RK[row[owner], arrays.mix_code[entry]]
-        mixed = _segment_logsumexp(terms, owner, new.numel()) + log_boost
-        parent = torch.div(arrays.key[child], self.codes, rounding_mode="floor")
-        siblings = (arrays.start[parent + 1] - arrays.start[parent]).to(score_E.dtype)
-        has_mix = arrays.mix_start[child + 1] > first
-        return score_E.index_put((new,), torch.where(has_mix, mixed, -torch.log(siblings)).to(score_E.dtype))
+    def child(self, level: int, node_N: Tensor, code_N: Tensor) -> Tensor:
+        """The children of level-``level`` nodes by code, int64 [N]; -1 where there is none."""
+        arrays = self.levels[level]
+        nodes = arrays.start.numel() - 1
+        known = (node_N >= 0) & (code_N >= 0) & (code_N < self.codes)
+        node_N, code_N = torch.where(known, node_N, nodes).clamp(max=nodes), torch.where(known, code_N, 0)
+        if arrays.table is not None:
+            return arrays.table[node_N, code_N].long()
+        low, end = arrays.start[node_N].long(), arrays.start[(node_N + 1).clamp(max=nodes)].long()
+        high, last = end, max(arrays.code.numel() - 1, 0)
+        if not arrays.code.numel():
+            return torch.full_like(node_N, -1)
+        for _ in range(self.codes.bit_length()):
+            middle = (low + high) >> 1
+            right = (middle < high) & (arrays.code[middle.clamp(max=last)] < code_N)
+            low, high = torch.where(right, middle + 1, low), torch.where(right, high, middle)
+        found = (low < end) & (arrays.code[low.clamp(max=last)] == code_N)
+        return torch.where(found, low, -1)
 
     def find(self, codes_NL: Tensor) -> Tensor:
         """Level-l nodes of the prefixes int [N, l], int64 [N]; -1 where a prefix does not exist."""
-        node_N = torch.zeros(codes_NL.shape[0], dtype=torch.int64)
+        node_N = torch.zeros(codes_NL.shape[0], dtype=torch.int64, device=self.device)
         for level in range(codes_NL.shape[1]):
-            key = self._levels[level].key
-            if not key.numel():
-                return torch.full_like(node_N, -1)
-            code_N = codes_NL[:, level].long()
-            wanted = node_N * self.codes + code_N
-            index = torch.searchsorted(key, wanted).clamp(max=key.numel() - 1)
-            valid = (node_N >= 0) & (code_N >= 0) & (code_N < self.codes) & (key[index] == wanted)
-            node_N = torch.where(valid, index, -1)
+            node_N = self.child(level, node_N, codes_NL[:, level].to(self.device).long())
         return node_N
 
-    def leaf_range(self, level: int, node: int) -> tuple[int, int]:
-        """The leaves [first, last) below a node."""
-        first, last = node, node + 1
-        for lower in self._levels[level:]:
-            first, last = int(lower.start[first]), int(lower.start[last])
-        return first, last
+    def parents(self, level: int, node_N: Tensor) -> Tensor:
+        """The parents of level-``level`` nodes (level >= 1), int64 [N]."""
+        start = self.levels[level - 1].start
+        return torch.searchsorted(start, node_N.to(start.dtype), right=True) - 1
 
     def children(self, level: int, node: int) -> NDArray[np.int64]:
-        """The codes that follow a node, ascending."""
-        arrays = self._levels[level]
-        return (arrays.key[int(arrays.start[node]) : int(arrays.start[node + 1])] % self.codes).numpy()
+        """The codes below one level-``level`` node, ascending, int64 [C]."""
+        arrays = self.levels[level]
+        below: NDArray[np.int64] = (
+            arrays.code[int(arrays.start[node]) : int(arrays.start[node + 1])].long().cpu().numpy()
+        )
+        return below
 
-    def is_new(self, level: int, node: int) -> bool:
-        """Whether a level-``level`` node (level >= 1) has no trained leaf below it."""
-        return bool(self._levels[level - 1].new[node])
-
-    def dead_nodes(self, leaves: Tensor) -> list[Tensor]:
-        """Per level 1..L the nodes whose leaves are all among ``leaves`` (distinct, int64): no beam need go there."""
-        dead = [torch.unique(leaves)]
-        for level in range(self.depth - 1, 0, -1):
-            parents, counts = torch.unique(self._parents(level + 1, dead[0]), return_counts=True)
-            start = self._levels[level].start
-            dead.insert(0, parents[counts == start[parents + 1] - start[parents]])
-        return dead
+    def leaf_range(self, level: int, node: int) -> tuple[int, int]:
+        """The leaves below a level-``level`` node: from the first to before the second."""
+        first, last = node, node + 1
+        for arrays in self.levels[level:]:
+            first, last = int(arrays.start[first]), int(arrays.start[last])
+        return first, last
 
     def leaf_codes(self) -> Tensor:
         """All SIDs in leaf order, int64 [N, L]."""
-        node = torch.arange(self.num_leaves)
+        node = torch.arange(self.num_leaves, device=self.device)
         columns = []
         for level in range(self.depth, 0, -1):
-            columns.append(self._levels[level - 1].key[node] % self.codes)
-            node = self._parents(level, node)
+            columns.append(self.levels[level - 1].code[node].long())
+            node = self.parents(level, node)
         return torch.stack(columns[::-1], 1)
 
-    def _parents(self, level: int, node: Tensor) -> Tensor:
-        return torch.div(self._levels[level - 1].key[node], self.codes, rounding_mode="floor")
 
-
-def _mixes(
-    prefixes: NDArray[np.int64], new: NDArray[np.bool_], smoothing: Mapping[Sid, SiblingMix]
-) -> list[SiblingMix | None]:
-    mixes: list[SiblingMix | None] = [None] * len(new)
-    for node in np.flatnonzero(new):
-        mixes[node] = smoothing.get(tuple(prefixes[node].tolist()))
-    return mixes
-
-
-def _level(
-    start: NDArray[np.int64], keys: NDArray[np.int64], new: NDArray[np.bool_], mixes: list[SiblingMix | None]
+def trie_level(
+    start: NDArray[np.integer], code: NDArray[np.integer], codes: int, device: str | torch.device
 ) -> TrieLevel:
-    sizes = [len(mix.codes) if mix else 0 for mix in mixes]
-    codes = [code for mix in mixes if mix for code in mix.codes]
-    weights = [weight for mix in mixes if mix for weight in mix.log_weights]
-    return TrieLevel(
-        start=torch.from_numpy(start),
-        key=torch.from_numpy(keys),
-        new=torch.from_numpy(new),
-        mix_start=torch.from_numpy(np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)),
-        mix_code=torch.tensor(codes, dtype=torch.int64),
-        mix_log_weight=torch.tensor(weights, dtype=torch.float32),
-        any_new=bool(new.any()),
+    """One level's arrays on a device, with the dense table where it pays."""
+    start_32, code_16 = (
+        torch.from_numpy(array.astype(kind)).to(device) for array, kind in ((start, np.int32), (code, np.int16))
     )
+    table, nodes = None, len(start) - 1
+    if len(code) and nodes * codes <= DENSE_SHARE * len(code):
+        table = torch.full((nodes + 1, codes), -1, dtype=torch.int32, device=device)
+        child = torch.arange(len(code), device=device)
+        parent = torch.repeat_interleave(torch.arange(nodes, device=device), start_32.diff())
+        table[parent, code_16.long()] = child.int()
+    return TrieLevel(start_32, code_16, table)
 
 
-def _ranges(first_R: Tensor, count_R: Tensor) -> tuple[Tensor, Tensor]:
-    """Concatenate the ranges [first, first + count): the owner of each entry, and the entry."""
+def ranges(first_R: Tensor, count_R: Tensor) -> tuple[Tensor, Tensor]:
+    """Concatenate the ranges [first, first + count): the owner of each entry, and the entry, both int64 [E]."""
     owner = torch.repeat_interleave(torch.arange(first_R.numel(), device=first_R.device), count_R)
     shift_R = first_R - (torch.cumsum(count_R, 0) - count_R)
     return owner, torch.arange(owner.numel(), device=first_R.device) + shift_R[owner]
 
 
-def _segment_logsumexp(terms: Tensor, owner: Tensor, segments: int) -> Tensor:
-    peak = torch.full((segments,), float("-inf"), dtype=terms.dtype).scatter_reduce(0, owner, terms, "amax")
-    safe = torch.where(torch.isfinite(peak), peak, 0.0)
-    total = torch.zeros(segments, dtype=terms.dtype).index_add(0, owner, torch.exp(terms - safe[owner]))
-    return safe + torch.log(total)
+def _lexical_order(codes_NL: NDArray[np.integer], codes: int) -> NDArray[np.int64]:
+    """The rows in ascending order, each distinct row once: as few 63-bit words per row as hold it are sorted."""
+    bits = max((codes - 1).bit_length(), 1)
+    per_word = 63 // bits
+    words = []
+    for first in range(0, codes_NL.shape[1], per_word):
+        word = np.zeros(len(codes_NL), np.int64)
+        for column in codes_NL[:, first : first + per_word].T:
+            word = (word << bits) | column.astype(np.int64)
+        words.append(word)
+    order = np.lexsort(words[::-1]) if len(words) > 1 else np.argsort(words[0])
+    differs = np.ones(len(order), bool)
+    differs[1:] = np.any([word[order[1:]] != word[order[:-1]] for word in words], axis=0)
+    found: NDArray[np.int64] = order[differs]
+    return found

@@ -12,7 +12,7 @@ TRAINED = np.array([[0, 0], [0, 1], [2, 2]])
 def leaves(versions: CatalogVersions, version: int) -> set[tuple[int, ...]]:
     trie = versions.get(version)
     assert trie is not None
-    return {tuple(sid) for sid in trie.leaf_codes().tolist()}
+    return {tuple(sid) for sid in trie.codes_of(trie.live_leaves()).tolist()}
 
 
 def test_each_version_is_the_one_before_it_and_its_delta() -> None:

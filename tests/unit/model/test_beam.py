@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from service.model.beam import BeamQuery, Beams, beam_search
+from service.model.live_trie import LiveTrie
 from service.model.semantic_ids import Sid
-from service.model.trie import SidTrie
 
 CODES, LEVELS = 5, 3
 ALL_SIDS = np.array(list(itertools.product(range(CODES), repeat=LEVELS)))
@@ -44,7 +44,7 @@ class TableModel:
 def search(
     sids: NDArray[np.int64], model: TableModel, widths: list[int], excluded: list[NDArray[np.int64]] | None = None
 ) -> list[Beams]:
-    trie = SidTrie.build(sids, CODES)
+    trie = LiveTrie.build(sids, CODES)
     without = excluded or [sids[:0]] * len(widths)
     queries = [BeamQuery(trie, width, torch.from_numpy(gone)) for width, gone in zip(widths, without, strict=True)]
     return beam_search(model, queries)
