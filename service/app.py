@@ -13,9 +13,11 @@ import structlog
 from fastapi import FastAPI
 
 from service.access import open_keys
+from service.admitted_engine import AdmittedEngine
 from service.api.application import create_app
 from service.api.routes import Endpoints
 from service.background import run_in_background
+from service.beam_rows import BeamLimits, BeamRows
 from service.catalog import Catalog
 from service.catalog_sync import CatalogSync
 from service.catalog_tree import CatalogTree
@@ -80,7 +82,7 @@ async def open_service(settings: Settings, parts: Parts = Parts()) -> AsyncItera
         metrics.build_info.info({"model_version": checkpoint.manifest.model_version, "engine": settings.engine})
         log = await _open_log(stack, settings, checkpoint, parts)
         grounder = _open_grounder(stack, settings, checkpoint, parts)
-        engine = parts.engine or await start_engine(settings, checkpoint)
+        engine = _admitted(settings, parts.engine or await start_engine(settings, checkpoint), metrics)
         stack.push_async_callback(engine.close)
         new_items = _new_items(checkpoint)
         sync = _catalog_sync(settings, checkpoint, log, engine, grounder, metrics, new_items)
@@ -272,4 +274,12 @@ def _engine_options(settings: Settings, checkpoint: Checkpoint) -> EngineOptions
         kv_cache_gib=settings.kv_cache_gib,
         omp_threads=settings.omp_threads or len(os.sched_getaffinity(0)),
         smoothing_boost=settings.smoothing_boost or manifest.smoothing.boost,
+        compile=settings.compile,
+        compile_cache=str(settings.compile_cache.expanduser().absolute()),
+        tensor_parallel=settings.tensor_parallel,
     )
+
+
+def _admitted(settings: Settings, engine: Engine, metrics: Metrics) -> AdmittedEngine:
+    limits = BeamLimits(settings.max_beam_rows, settings.max_beam_tokens, settings.max_waiting_rows)
+    return AdmittedEngine(engine, BeamRows(limits, metrics), narrow_under_load=settings.narrow_beams)

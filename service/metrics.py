@@ -27,6 +27,7 @@ class Metrics:
         )
         self.inflight = Gauge("rec_inflight", "requests at work", registry=registry)
         self.shed = Counter("rec_shed", "requests refused unstarted", ["reason"], registry=registry)
+        self.beam_rows = Gauge("rec_beam_rows", "beam rows at the engine", ["state"], registry=registry)
         self.fallback = Counter("rec_fallback", "answers without the model", ["reason"], registry=registry)
         self.items = Counter("rec_items", "posted items", ["result"], registry=registry)
         self.visible_lag = Histogram(

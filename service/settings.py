@@ -53,6 +53,21 @@ class Settings(BaseSettings):
     max_batch_users: Count = Field(32, description="users the engine decodes together")
     kv_cache_gib: Positive = Field(1.0, description="memory for prompts that are running or cached, GiB")
     omp_threads: Count | None = Field(None, description="threads of the engine; unset: the cores this process may use")
+    compile: bool = Field(False, description="compile the model at start: faster steps, a slower start, needs g++")
+    compile_cache: Path = Field(
+        Path("~/.cache/groundrec/compile"), description="folder that keeps what `compile` made for the next start"
+    )
+    tensor_parallel: Count = Field(1, description="GPUs that one model is spread over")
+    max_beam_rows: Annotated[int, Field(ge=512)] = Field(
+        1024, description="beams (the sum of the requests' widths) that the engine works on at once; more wait"
+    )
+    max_beam_tokens: Count = Field(32_768, description="prompt tokens that the engine works on at once; more wait")
+    max_waiting_rows: Count = Field(
+        2048, description="beams that may wait; then the newest of the widths that wait most are answered 503"
+    )
+    narrow_beams: bool = Field(
+        False, description="halve a request's beams while others wait, never below its number of results"
+    )
     beam_width: Annotated[int, Field(ge=1, le=512)] | None = Field(
         None, description="beams per request; unset: the checkpoint's"
     )
