@@ -141,7 +141,7 @@ def container(
     script = (
         f"mount --bind {root} {root}; mount -t proc proc {root}/proc; mount -t sysfs -o ro sysfs {root}/sys; "
         f"mount -t tmpfs tmpfs {root}/dev; {devices} mkdir {root}/dev/shm; "
-        f"mount -t tmpfs -o size={SHARED_MEMORY} tmpfs {root}/dev/shm; mount -t tmpfs tmpfs {root}/tmp; "
+        f"mount -t tmpfs -o size={SHARED_MEMORY} tmpfs {root}/dev/shm; mount -t tmpfs tmpfs {root}/tmp; "  # nosec B108
         f"mount --bind -o ro {checkpoint} {place}; mount -o remount,bind,ro {root};"
     )
     start = ["sh", "-c", f'cd {stage.folder} && exec "$@"', "sh", *command]
