@@ -67,7 +67,7 @@ class RedisFeedback:
         await self._redis.aclose()
 
     async def _append(self, key: str, entries: Sequence[Any]) -> None:
-        if not entries:
+        if not entries or not self._max_entries:
             return
         with storage_errors("append to the feedback"):
             async with self._redis.pipeline(transaction=False) as trip:

@@ -1,10 +1,10 @@
-import re
 from pathlib import Path
 
 import pytest
 
 from service.errors import SettingsError
 from service.settings import Settings, load_settings, masked_url
+from service.settings_table import settings_table
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -91,19 +91,28 @@ def test_only_the_password_of_a_url_is_masked(url: str, shown: str) -> None:
     assert masked_url(url) == shown
 
 
-def test_the_readme_lists_exactly_the_settings_with_their_defaults() -> None:
+def test_the_readme_has_the_table_of_the_class() -> None:
     section = (ROOT / "service" / "README.md").read_text("utf-8").split("## Settings")[1].split("\n## ")[0]
-    rows = re.findall(r"^\| `(\w+)` \| ([^|]*) \| ([^|]*) \|$", section, re.MULTILINE)
-    assert [name for name, _, _ in rows] == list(Settings.model_fields)
-    for name, default, description in rows:
-        field = Settings.model_fields[name]
-        assert description == field.description
-        assert default == shown_default(name), name
+    assert settings_table() in section, "write it anew: python -m service.settings_table"
 
 
-def shown_default(name: str) -> str:
-    field = Settings.model_fields[name]
-    if field.is_required():
-        return "required"
-    value = field.default.get_secret_value() if name == "redis_url" else field.default
-    return "unset" if value is None else f"`{value}`"
+def test_the_table_shows_defaults_but_no_secrets() -> None:
+    rows = settings_table().splitlines()[2:]
+    assert len(rows) == len(Settings.model_fields)
+    assert "| `checkpoint` | required | folder of the servable checkpoint |" in rows
+    assert "| `port` | `8000` | port to listen on |" in rows
+    assert not any("SecretStr" in row for row in rows)
+
+
+def test_keys_and_weights_can_come_from_the_environment_and_bad_json_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GROUNDREC_EVENT_WEIGHTS", '{"view": 1, "hide": 0}')
+    keys = '[{"name": "a", "scopes": ["admin"], "sha256": ["' + "0" * 64 + '"]}]'
+    monkeypatch.setenv("GROUNDREC_API_KEYS", keys)
+    loaded = load_settings({"checkpoint": "x"}).settings
+    assert loaded.event_weights == {"view": 1.0, "hide": 0.0} and loaded.api_keys[0].name == "a"
+    monkeypatch.setenv("GROUNDREC_API_KEYS", "[{")
+    with pytest.raises(SettingsError, match="api_keys"):
+        load_settings({"checkpoint": "x"})
+    monkeypatch.setenv("GROUNDREC_API_KEYS", keys.replace("admin", "king"))
+    with pytest.raises(SettingsError, match=r"api_keys\.0\.scopes\.0 \(environment\)"):
+        load_settings({"checkpoint": "x"})
