@@ -47,13 +47,8 @@ def own_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]
 @pytest.fixture(scope="package")
 def settings(films: Checkpoint, own_redis: RedisServer) -> Settings:
     """Patient: the machine may be busy, and a late answer would be a fallback."""
-    return Settings(
-        checkpoint=films.folder,
-        redis_url=own_redis.url,
-        engine="torch",
-        request_timeout_ms=20_000,
-        history_timeout_ms=5_000,
-    )
+    wanted: dict[str, Any] = {"checkpoint": films.folder, "redis_url": own_redis.url, "engine": "torch"}
+    return Settings(**wanted, request_timeout_ms=20_000, history_timeout_ms=5_000)
 
 
 @pytest.fixture(scope="package")

@@ -44,9 +44,9 @@ def test_text_could_not_become_markup_anyway(browser: Browser, service: str) -> 
 @pytest.fixture
 def locked(films: Checkpoint, settings: Settings) -> Iterator[str]:
     """A service that asks for keys; `READER` may recommend, `OWNER` may do everything."""
-    keys = tuple(
-        KeyEntry(name=name, scopes=(scope,), sha256=(digest(key),))
-        for name, scope, key in (("reader", "recommend", READER), ("owner", "admin", OWNER))
+    keys = (
+        KeyEntry(name="reader", scopes=("recommend",), sha256=(digest(READER),)),
+        KeyEntry(name="owner", scopes=("admin",), sha256=(digest(OWNER),)),
     )
     wanted = settings.model_copy(update={"auth": "on", "api_keys": keys})
     with live_service(wanted, Parts(engine=FakeEngine(films), encoder=FakeEncoder(films))) as url:
