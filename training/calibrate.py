@@ -24,6 +24,7 @@ from training.new_item_scores import NewItemScorer
 from training.recommender import Recommended
 
 TEMPERATURES = (0.05, 0.07, 0.1, 0.15)
+DECAYS = (0.6, 0.8)
 OFFSETS = tuple(float(offset) for offset in np.arange(-3.0, 3.01, 0.25))
 MIN_USERS = 20
 
@@ -46,14 +47,13 @@ class CalibrationOptions:
     k: int = 10
     warm_loss: float = 0.02
     max_share: float = 0.3
-    decay: float = 0.8
     history: int = 10
 
 
 def calibrate(
     cold_items: ColdItems, cold: Group, warm: Group, report: ColdReport, options: CalibrationOptions
 ) -> tuple[NewItemDial, dict[str, Any]]:
-    """The dial and how it came about: likelihoods by temperature and the trade of warm against cold by offset.
+    """The dial and how it came about: likelihoods by shape and the trade of warm against cold by offset.
 
     Raises:
         DataError: too few users met new items to fit anything on.
@@ -62,17 +62,17 @@ def calibrate(
         raise DataError(
             f"only {len(cold.examples)} users came to a new item, {MIN_USERS} are needed; raise data.hold_out"
         )
-    fits = {t: _fit(NewItemScorer(cold_items, t), cold, warm, _start(t, options)) for t in TEMPERATURES}
-    temperature = min(fits, key=lambda t: fits[t].loss)
-    text, model, bias = fits[temperature].coefficient_F.tolist()
-    dial = replace(_start(temperature, options), bias=bias, text=text, model=model)
+    fits = _fits(cold_items, cold, warm, options)
+    start, best = min(fits, key=lambda pair: pair[1].loss)
+    text, model, bias = best.coefficient_F.tolist()
+    dial = replace(start, bias=bias, text=text, model=model)
     curve = _curve(cold_items, cold, warm, dial, report, options)
     affordable = [row["offset"] for row in curve if row["warm_change"] >= -options.warm_loss]
     offset = max(affordable, default=OFFSETS[0])
     told = {
         "users_with_new_item": len(cold.examples),
         "users_with_known_item": len(warm.examples),
-        "loss_by_temperature": {str(t): found.loss for t, found in fits.items()},
+        "losses": [{"temperature": d.temperature, "decay": d.decay, "loss": found.loss} for d, found in fits],
         "fitted_bias": bias,
         "offset": offset,
         "curve": curve,
@@ -101,14 +101,21 @@ def new_places(cold_items: ColdItems, group: Group, dial: NewItemDial, k: int) -
     ]
 
 
-def _start(temperature: float, options: CalibrationOptions) -> NewItemDial:
-    return NewItemDial(0.0, 1.0, 0.0, temperature, options.decay, options.history)
-
-
-def _fit(scorer: NewItemScorer, cold: Group, warm: Group, dial: NewItemDial) -> Fit:
-    parts = [_trials(scorer, group, dial) for group in (cold, warm)]
-    joined: list[NDArray[Any]] = [np.concatenate([getattr(part, name) for part in parts]) for name in Trials.__slots__]
-    return fit(Trials(*joined))
+def _fits(
+    cold_items: ColdItems, cold: Group, warm: Group, options: CalibrationOptions
+) -> list[tuple[NewItemDial, Fit]]:
+    """The fit at every temperature and decay."""
+    made = []
+    for temperature in TEMPERATURES:
+        scorer = NewItemScorer(cold_items, temperature)
+        for decay in DECAYS:
+            start = NewItemDial(0.0, 1.0, 0.0, temperature, decay, options.history)
+            parts = [_trials(scorer, group, start) for group in (cold, warm)]
+            joined: list[NDArray[Any]] = [
+                np.concatenate([getattr(part, name) for part in parts]) for name in Trials.__slots__
+            ]
+            made.append((start, fit(Trials(*joined))))
+    return made
 
 
 def _trials(scorer: NewItemScorer, group: Group, dial: NewItemDial) -> Trials:
