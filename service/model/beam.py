@@ -162,6 +162,8 @@ def _candidates(
     edges = beams = 0
     for group in groups:
         row_G = _rows_of(group, state, alone=len(groups) == 1)
+        if not row_G.numel():
+            continue
         logp_GK = group.trie.smooth(level, state.node_R[row_G], logp_RK[row_G], log_boost)
         if group.trie.has_new(level):
             logp_RK = logp_RK.index_put((row_G,), logp_GK)
@@ -212,7 +214,8 @@ def _select(state: _State, found: _Candidates, logp_RK: Tensor, keep_U: Tensor, 
     )
     return _State(
         user_R=user_R,
-        parent_R=parent_R,
+        # the model's first rows are its users, of whom some may have had no beam to begin with
+        parent_R=parent_R if state.codes_Rn.shape[1] else user_R,
         node_R=found.children.node_E[edge_R].long(),
         codes_Rn=torch.cat([state.codes_Rn[parent_R], code_R[:, None]], 1),
         score_R=total_UC[user_R, place_R],

@@ -102,13 +102,16 @@ def _group(queries: Sequence[BeamQuery], users: Sequence[int]) -> BeamGroup:
 
 def _dead(trie: LiveTrie, legal: LegalNodes, user_N: Tensor, sids_NL: Tensor) -> tuple[DeadPrefixes, ...]:
     """The excluded leaves and, upwards, the prefixes whose legal children are all dead for that user."""
-    leaf_N = trie.find(sids_NL) if len(sids_NL) else user_N
-    known = leaf_N >= 0
-    if legal.bits[-1] is not None:
-        known &= has_bit(legal.bits[-1], leaf_N)
-    if not known.any():
+    if not len(sids_NL):
         return ()
-    user_D, node_D = _distinct(user_N[known], leaf_N[known], trie.num_slots)[:2]
+    leaf_N = trie.find(sids_NL)
+    user_N, leaf_N = user_N[leaf_N >= 0], leaf_N[leaf_N >= 0]
+    if (bits := legal.bits[-1]) is not None and leaf_N.numel():
+        met = has_bit(bits, leaf_N)
+        user_N, leaf_N = user_N[met], leaf_N[met]
+    if not leaf_N.numel():
+        return ()
+    user_D, node_D = _distinct(user_N, leaf_N, trie.num_slots)[:2]
     found = []
     for level in range(trie.depth, 0, -1):
         parent_D, code_D = trie.parent_and_code(level, node_D)
