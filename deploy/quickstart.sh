@@ -197,7 +197,8 @@ show_commands() {
   [[ $recipe == quickstart ]] || { show_own_commands; return; }
   cat <<TEXT
 
-groundrec answers at http://localhost:$port (log: runs/$recipe/service.log). Paste into another terminal:
+groundrec answers at http://localhost:$port (log: runs/$recipe/service.log).
+Look around in a browser: http://localhost:$port/playground. Or paste into another terminal:
 
 # films for user 1
 curl -s localhost:$port/recommend -H 'content-type: application/json' -d '{"user_id":"1","num_results":5}'
@@ -219,7 +220,8 @@ show_own_commands() {
     <"$run/histories.jsonl") || user=1
   cat <<TEXT
 
-groundrec answers at http://localhost:$port (log: runs/$recipe/service.log). Paste into another terminal:
+groundrec answers at http://localhost:$port (log: runs/$recipe/service.log).
+Look around in a browser: http://localhost:$port/playground. Or paste into another terminal:
 
 # items for a user
 curl -s localhost:$port/recommend -H 'content-type: application/json' -d '{"user_id":"$user","num_results":5}'

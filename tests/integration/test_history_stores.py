@@ -56,6 +56,24 @@ async def test_late_events_take_their_place_in_time(histories: HistoryStore) -> 
     assert await histories.events("u", 2) == [HistoryEvent("c", 3, "e3"), HistoryEvent("d", 4, "e4")]
 
 
+async def test_a_sample_names_users_and_counts_their_events(histories: HistoryStore) -> None:
+    assert await histories.sample(3) == []
+    for user in "abc":
+        await histories.append(of(user, HistoryEvent("x", 1), HistoryEvent("y", 2)))
+    assert sorted(await histories.sample(10)) == [("a", 2), ("b", 2), ("c", 2)]
+    assert len(await histories.sample(2)) == 2
+
+
+async def test_a_sample_takes_histories_for_users_and_nothing_else(redis_url: str) -> None:
+    with redis.Redis.from_url(redis_url) as client:
+        client.set("groundrec:history:text", "no history")
+        client.zadd("groundrec:other", {"x": 1})
+        client.zadd("groundrec:history:a:b", {"x": 1})
+    store = redis_histories(redis_url)
+    assert await store.sample(10) == [("a:b", 1)]
+    await store.close()
+
+
 async def test_events_with_ids_repeat_items_and_are_idempotent(histories: HistoryStore) -> None:
     events = of("u", HistoryEvent("a", 1, "e1"), HistoryEvent("b", 2, "e2"), HistoryEvent("a", 3, "e3"))
     assert await histories.append(events) == [True, True, True]

@@ -29,7 +29,7 @@ function levels(item, explanation) {
       el("td", {}, el("span", { class: `code level-${level % 4}` }, String(item.semantic_id[level]))),
       el("td", { class: "wide" }, bar(Math.exp(score))),
       el("td", { class: "number" }, percent(Math.exp(score))),
-      el("td", { class: "number" }, score.toFixed(2)),
+      el("td", { class: "number" }, rounded(score)),
     ),
   );
   const head = ["Level", "Code", "", "Probability", "Log"].map((word) => el("th", { scope: "col" }, word));
@@ -56,6 +56,11 @@ function relatives(item, explanation) {
     el("h3", {}, "Closest items of the history"),
     el("ul", { class: "relatives" }, shown, rest > 0 && el("li", { class: "hint" }, `and ${rest} more`)),
   );
+}
+
+// -0.001 is 0.00, not -0.00.
+function rounded(score) {
+  return (Math.round(score * 100) / 100 || 0).toFixed(2);
 }
 
 function percent(share) {

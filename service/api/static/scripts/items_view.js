@@ -52,7 +52,7 @@ export class ItemsView {
   async #arrived(item) {
     remember([item]);
     this.#recommend.highlighted.add(item.item_id);
-    await this.#recommend.ask();
+    await Promise.all([this.#recommend.ask(), this.#recount()]);
   }
 
   #body() {
@@ -168,7 +168,12 @@ export class ItemsView {
     card.remove();
     if (byId("item-results").children.length === 0) this.#empty();
     byId("item-notice").replaceChildren(notice("good", ["Deleted ", said(itemId), ": it is recommended no more."].flat()));
-    await this.#recommend.ask();
+    await Promise.all([this.#recommend.ask(), this.#recount()]);
+  }
+
+  // The header says how many items there are; it hears it from this answer.
+  async #recount() {
+    await guarded(byId("model-notice"), () => get("model"));
   }
 }
 

@@ -55,7 +55,7 @@ export class RecommendView {
     try {
       this.last = await post("recommend", this.#body(), { signal: running.signal });
       remember(this.last.items);
-      byId("recommend-notice").replaceChildren(...remarks(this.last));
+      byId("recommend-notice").replaceChildren(...remarks(this.last, this.highlighted));
       this.#draw(this.last);
     } catch (error) {
       if (running.signal.aborted) return null;
@@ -143,12 +143,16 @@ export class RecommendView {
   }
 }
 
-function remarks(answer) {
+function remarks(answer, posted) {
   const told = answer.degraded_reasons.map((reason) => notice("warn", REASONS[reason] ?? `Degraded: ${reason}`));
   if (answer.degraded && told.length === 0) told.push(notice("warn", "The answer is degraded; the service gave no reason."));
   if (answer.items.length === 0) told.push(notice("warn", "No item may be recommended: the filter and the exclusions leave none."));
   else if (!answer.degraded && answer.items.every((item) => item.source === "fallback")) {
     told.push(notice("good", "No history to go by, so these are popular items."));
+  }
+  const missing = [...posted].filter((itemId) => answer.items.every((item) => item.item_id !== itemId));
+  if (missing.length > 0 && answer.items.length > 0) {
+    told.push(notice("plain", `${counted(missing.length, "item")} posted here ${missing.length === 1 ? "is" : "are"} not among these results; ask for more of them.`));
   }
   return told;
 }
