@@ -46,7 +46,7 @@ class CalibrationOptions:
 
     k: int = 10
     warm_loss: float = 0.02
-    max_share: float = 0.3
+    max_share: float = 0.2
     history: int = 10
 
 

@@ -18,14 +18,12 @@ from training.baselines import TextNeighbours, rank
 from training.calibrate import CalibrationOptions, Group, blended, calibrate, new_places
 from training.cold_items import ColdItems, read_cold_items
 from training.cold_report import ColdReport
-from training.config import Recipe, parse_recipe, with_overrides
+from training.config import LAST_RESORT_BOOST, Recipe, parse_recipe, with_overrides
 from training.data import Example
 from training.evaluate import sample
 from training.progress import Reporter
 from training.recommender import BeamRecommender
 from training.trained_model import torch_dtype
-
-LAST_RESORT_BOOST = 1e-4
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,7 +150,7 @@ def calibrate(
     warm_loss: Annotated[
         float, typer.Option(help="Relative loss of hit rate that known items may suffer.", min=0)
     ] = 0.02,
-    max_share: Annotated[float, typer.Option(help="Share of places new items may take.", min=0, max=1)] = 0.3,
+    max_share: Annotated[float, typer.Option(help="Share of places new items may take.", min=0, max=1)] = 0.2,
     users: Annotated[
         int | None, typer.Option(help="Users of known items that are asked; all if not given.", min=1)
     ] = 3000,

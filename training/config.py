@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from training.errors import RecipeError
 
+LAST_RESORT_BOOST = 1e-4
 RECIPES = Path(__file__).parent / "recipes"
 
 
@@ -133,12 +134,37 @@ class EvaluateRecipe(_Part):
 
 
 class ServingRecipe(_Part):
-    """Defaults of the service; ``exclude_seen`` "auto" follows the share of repeats in the data."""
+    """Defaults of the service; ``exclude_seen`` "auto" follows the share of repeats in the data.
+
+    ``new_items`` is the dial of `service.model.new_items` until `groundrec calibrate` fits one; false leaves new items
+    to the smoothing inside the beam, whose ``smoothing_boost`` is otherwise a last resort (None: chosen accordingly).
+    """
 
     beam_width: int = Field(default=50, ge=1, le=512)
     exclude_seen: bool | Literal["auto"] = "auto"
     smoothing_temperature: float = Field(default=0.05, gt=0)
-    smoothing_boost: float = Field(default=2.0, gt=0)
+    smoothing_boost: float | None = Field(default=None, gt=0)
+    new_items: bool = True
+    new_item_bias: float = 0.0
+    new_item_text: float = 1.0
+    new_item_model: float = 0.0
+    new_item_temperature: float = Field(default=0.1, gt=0)
+    new_item_decay: float = Field(default=0.7, gt=0, le=1)
+    new_item_history: int = Field(default=10, ge=1)
+    new_item_share: float = Field(default=0.2, ge=0, le=1)
+
+    @property
+    def smoothing(self) -> dict[str, Any]:
+        """The manifest's part on new items."""
+        boost = self.smoothing_boost or (LAST_RESORT_BOOST if self.new_items else 2.0)
+        names = ("bias", "text", "model", "temperature", "decay", "history")
+        dial: dict[str, Any] = {name: getattr(self, f"new_item_{name}") for name in names}
+        dial |= {"max_share": self.new_item_share, "fitted_on": "the recipe, not on this data"}
+        return {
+            "temperature": self.smoothing_temperature,
+            "boost": boost,
+            "new_items": dial if self.new_items else None,
+        }
 
 
 class Recipe(_Part):

@@ -110,10 +110,7 @@ class Exported:
             "prefix_memory": self._memory_part(),
             "lm": self._language_model_part(),
             "embedding": {"width": self.embedding_NE.shape[1], "max_tokens": recipe.embedding.max_tokens},
-            "smoothing": {
-                "temperature": recipe.serving.smoothing_temperature,
-                "boost": recipe.serving.smoothing_boost,
-            },
+            "smoothing": recipe.serving.smoothing,
             "serving": {
                 "beam_width": recipe.serving.beam_width,
                 "exclude_seen": self.data.exclude_seen(recipe.serving.exclude_seen),

@@ -9,7 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
-from service.model.checkpoint import open_checkpoint
+from service.model.checkpoint import change_manifest, open_checkpoint
 from tests.training.tiny_run import ITEMS, TinyWorld
 from training.checkpoint_calibration import ColdStudy, open_study
 from training.cli import app
@@ -84,7 +84,16 @@ def test_calibration_writes_a_dial_that_evaluation_then_uses(checkpoint: Path, t
     assert cold["ours"]["exposure"]["share_of_slots"] <= 0.4
 
 
+def test_an_uncalibrated_checkpoint_has_the_recipe_s_dial_and_says_so(checkpoint: Path) -> None:
+    smoothing = open_checkpoint(checkpoint).manifest.smoothing
+    assert smoothing.new_items is not None
+    assert (smoothing.new_items.bias, smoothing.new_items.text, smoothing.new_items.model) == (0.0, 1.0, 0.0)
+    assert "not on this data" in smoothing.new_items.fitted_on
+    assert smoothing.boost < 0.01
+
+
 def test_without_a_dial_new_items_have_no_places(checkpoint: Path) -> None:
+    change_manifest(checkpoint, {"smoothing": {"temperature": 0.1, "boost": 2.0}})
     cold = figures(call("evaluate", "--checkpoint", str(checkpoint)))["cold"]
     assert cold["dial"] is None
     assert cold["ours"]["exposure"]["share_of_slots"] == 0
