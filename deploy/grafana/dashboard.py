@@ -125,6 +125,11 @@ ROWS: Mapping[str, Sequence[Panel]] = {
             "reqps",
         ),
         Panel(
+            "Beam rows",
+            "Beams at the engine and waiting for it; what admission and the autoscaler count.",
+            {"{{state}}": f"sum by (state) (rec_beam_rows{{{WHERE}}})"},
+        ),
+        Panel(
             "At work",
             "Requests at work in each replica.",
             {"{{instance}}": f"sum by (instance) (rec_inflight{{{WHERE}}})"},
@@ -159,6 +164,7 @@ ROWS: Mapping[str, Sequence[Panel]] = {
             {"{{groundrec_track}} {{instance}}": f"rec_catalog_version{{{WHERE}}}"},
         ),
         Panel("Posted items", "By result.", {"{{result}}": rate("rec_items_total", by="result")}, "cps"),
+        Panel("Grounding", "Text to Semantic ID, per call.", quantiles("rec_item_grounding_seconds"), "s"),
         Panel("New-item lag", "From the log to recommendable.", quantiles("rec_item_visible_lag_seconds"), "s"),
     ),
     "Memory": (

@@ -26,6 +26,7 @@ def minimal(**values: Any) -> Object:
     least: Object = {
         "checkpoint": {"source": "pvc", "pvc": {"claimName": "c"}},
         "redis": {"existingSecret": {"name": "r"}},
+        "auth": {"enabled": False},
     }
     return least | values
 

@@ -78,6 +78,8 @@ def test_the_packaged_chart_carries_the_alerts_and_the_dashboard(tmp_path: Any) 
         (minimal(checkpoint={"source": "image"}), "source image needs checkpoint.image.reference"),
         (minimal(settings={"redis_url": "redis://:secret@host"}), "invalid propertyName 'redis_url'"),
         (minimal(settings={"api_keys": "secret"}), "invalid propertyName 'api_keys'"),
+        (minimal(auth={"enabled": True}), "auth: name a Secret that holds the key file"),
+        (minimal(settings={"auth": "off"}), "invalid propertyName 'auth'"),
         (minimal(settings={"Max-Inflight": 3}), "invalid propertyName 'Max-Inflight'"),
         (minimal(settings={"max_inflight": [3]}), "at '/settings/max_inflight': got array"),
         (minimal(redis={"bundled": {"enabled": True}}), "password in redis.bundled.existingSecret.name"),
@@ -179,12 +181,12 @@ def test_an_autoscaler_and_a_replica_count_do_not_fight() -> None:
     objects = render(example("cpu"))
     assert "replicas" not in of_kind(objects, "Deployment")[FULLNAME]["spec"]
     scaler = of_kind(objects, "HorizontalPodAutoscaler")[FULLNAME]["spec"]
-    assert scaler["metrics"][0]["pods"]["target"] == {"type": "AverageValue", "averageValue": "8"}
+    assert scaler["metrics"][0]["pods"]["target"] == {"type": "AverageValue", "averageValue": "320"}
 
 
 def test_keda_asks_for_the_stable_replicas_of_this_release() -> None:
     scaled = of_kind(render(example("gpu")), "ScaledObject")[FULLNAME]["spec"]
-    metric = example("gpu")["autoscaling"].get("metric", "rec_inflight")
+    metric = example("gpu")["autoscaling"].get("metric", "rec_beam_rows")
     query = f'sum({metric}{{namespace="prod",service="{FULLNAME}",groundrec_track="stable"}})'
     assert scaled["triggers"][0]["metadata"]["query"] == query
     assert scaled["scaleTargetRef"] == {"name": FULLNAME}
@@ -234,6 +236,20 @@ def test_the_same_checkpoint_reaches_the_same_place_from_everywhere() -> None:
         assert environment(container)["GROUNDREC_CHECKPOINT"] == "/data/checkpoint"
 
 
+def test_keys_are_asked_for_and_come_from_a_secret_as_a_file() -> None:
+    container = service_container(render(example("cpu")))
+    variables = environment(container)
+    assert variables["GROUNDREC_AUTH"] == "on"
+    assert variables["GROUNDREC_API_KEYS_FILE"] == "/etc/groundrec/keys/keys.toml"
+    assert "/etc/groundrec/keys" in [mount["mountPath"] for mount in container["volumeMounts"] if mount.get("readOnly")]
+    assert environment(service_container(render(minimal())))["GROUNDREC_AUTH"] == "off"
+
+
+def test_a_model_over_two_gpus_claims_two() -> None:
+    objects = render(minimal(gpu={"enabled": True}, settings={"tensor_parallel": 2}))
+    assert service_container(objects)["resources"]["limits"]["nvidia.com/gpu"] == "2"
+
+
 def test_a_digest_wins_over_a_tag_and_the_canarys_tag_over_both() -> None:
     digest = "sha256:" + "a" * 64
     values = minimal(image={"repository": "r", "tag": "1", "digest": digest})
@@ -252,6 +268,7 @@ def test_runbooks_can_live_where_the_installer_keeps_them() -> None:
 
 def test_the_notes_warn_of_what_is_missing() -> None:
     assert "No API keys are set" in notes(minimal())
+    assert "No API keys" not in notes(example("cpu"))
     assert "no NetworkPolicy limits" in notes(minimal(networkPolicy={"enabled": False}))
     assert "one process without failover" in notes(example("trial"))
     assert "5 % of the route's requests" in notes(example("gpu"))

@@ -91,7 +91,7 @@ containers:
         exec:
           command: [sleep, {{ $values.shutdown.preStopSeconds | toString | quote }}]
     resources:
-      {{- include "groundrec.resources" $values | nindent 6 }}
+      {{- include "groundrec.resources" (dict "resources" $values.resources "gpu" $values.gpu "settings" .settings) | nindent 6 }}
     volumeMounts:
       - name: checkpoint
         mountPath: /data/checkpoint
@@ -103,6 +103,11 @@ containers:
         mountPath: /tmp
       - name: shm
         mountPath: /dev/shm
+      {{- if $values.auth.enabled }}
+      - name: keys
+        mountPath: /etc/groundrec/keys
+        readOnly: true
+      {{- end }}
 volumes:
   - name: checkpoint
     {{- if eq .checkpoint.source "pvc" }}
@@ -120,6 +125,12 @@ volumes:
     emptyDir:
       medium: Memory
       sizeLimit: {{ $values.scratch.shm }}
+  {{- if $values.auth.enabled }}
+  - name: keys
+    secret:
+      secretName: {{ $values.auth.existingSecret.name }}
+      defaultMode: 0440
+  {{- end }}
 {{- include "groundrec.placement" . }}
 {{- end }}
 
@@ -130,6 +141,12 @@ volumes:
   value: 0.0.0.0
 - name: GROUNDREC_PORT
   value: "8000"
+- name: GROUNDREC_AUTH
+  value: {{ ternary "on" "off" .root.Values.auth.enabled | quote }}
+{{- if .root.Values.auth.enabled }}
+- name: GROUNDREC_API_KEYS_FILE
+  value: /etc/groundrec/keys/{{ .root.Values.auth.existingSecret.key }}
+{{- end }}
 {{- $redis := .root.Values.redis }}
 {{- if $redis.bundled.enabled }}
 - name: REDIS_PASSWORD
@@ -181,7 +198,7 @@ volumes:
 {{- define "groundrec.resources" -}}
 {{- $resources := deepCopy .resources }}
 {{- if .gpu.enabled }}
-{{- $_ := set $resources "limits" (merge (dict .gpu.resourceName "1") ($resources.limits | default dict)) }}
+{{- $_ := set $resources "limits" (merge (dict .gpu.resourceName (.settings.tensor_parallel | default 1 | toString)) ($resources.limits | default dict)) }}
 {{- end }}
 {{- toYaml $resources }}
 {{- end }}

@@ -96,6 +96,9 @@ capabilities:
 {{- if and $redis.bundled.enabled (not $redis.bundled.existingSecret.name) }}
 {{- fail "redis: name a Secret that holds the password in redis.bundled.existingSecret.name" }}
 {{- end }}
+{{- if and .Values.auth.enabled (not .Values.auth.existingSecret.name) }}
+{{- fail "auth: name a Secret that holds the key file in auth.existingSecret.name, or set auth.enabled=false" }}
+{{- end }}
 {{- if and (eq .Values.autoscaling.type "keda") (not .Values.autoscaling.prometheusAddress) }}
 {{- fail "autoscaling: type keda needs autoscaling.prometheusAddress" }}
 {{- end }}
