@@ -96,10 +96,7 @@ class BeamKV:
         self._own: list[Tensor] = []
 
     def advance(self, user_R: Tensor, parent_R: Tensor) -> None:
-        """Begin a level: row r belongs to ``user_R[r]`` (int64, ascending) and continues old row ``parent_R[r]``.
-
-        ``parent_R`` lies where keys and values do, ``user_R`` on the CPU.
-        """
+        """Begin a level: row r belongs to ``user_R[r]`` (int64, ascending) and continues old row ``parent_R[r]``."""
         self._own = [own.index_select(2, parent_R) for own in self._own]
         self._grids = _grids([group.users for group in self._groups], user_R, parent_R.device)
         key, _ = next(iter(self._groups[0].layers.values()))

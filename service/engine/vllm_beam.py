@@ -29,10 +29,7 @@ ROWS_TOGETHER = 2048
 
 
 class WorkerBeamModel:
-    """A `BeamModel` on vLLM's layers: live beams are the rows of one forward pass over a `BeamKV`.
-
-    The search itself stays on the CPU, where its trie is: wherever the model lies, log-probabilities come back.
-    """
+    """A `BeamModel` on vLLM's layers: live beams are the rows of one forward pass over a `BeamKV`."""
 
     def __init__(self, model: Any, config: VllmConfig, last_UD: Tensor, length_U: Tensor, kv: BeamKV) -> None:
         self._model = model
@@ -44,19 +41,18 @@ class WorkerBeamModel:
 
     def first(self) -> Tensor:
         """Log-probabilities of the first code, float32 [U, K]."""
-        return level_log_probs(self._last_UD, self._model.level_head(0)).cpu()
+        return level_log_probs(self._last_UD, self._model.level_head(0))
 
     def next(self, codes_Rn: Tensor, user_R: Tensor, parent_R: Tensor) -> Tensor:
         """Log-probabilities of the next code, float32 [R, K]."""
         rows, level = codes_Rn.shape
-        device = self._last_UD.device
-        self._kv.advance(user_R, parent_R.to(device))
+        self._kv.advance(user_R, parent_R)
         # vLLM's rotary kernel reads the positions' memory as it lies: they must be contiguous
-        position_R = (self._length_U[user_R] + level - 1).contiguous().to(device)
-        inputs_RD = self._model.embed_last_code(codes_Rn.to(device))
+        position_R = (self._length_U[user_R] + level - 1).contiguous()
+        inputs_RD = self._model.embed_last_code(codes_Rn)
         with set_forward_context(self._layers, self._config, num_tokens=rows, slot_mapping={}, skip_compiled=False):
             hidden_RD = self._model.model(None, position_R, None, inputs_RD)
-        return level_log_probs(hidden_RD, self._model.level_head(level)).cpu()
+        return level_log_probs(hidden_RD, self._model.level_head(level))
 
 
 class BeamPooler(Pooler):  # type: ignore[misc]
@@ -112,7 +108,8 @@ class BeamPooler(Pooler):  # type: ignore[misc]
         table = self._model.attention_metadata.block_table[list(members)]
         prompts = PagedPrompts(layers, table, self._config.cache_config.block_size)
         kv = BeamKV(list(layers), [query.width for query in queries], lengths, prompts)
-        model = WorkerBeamModel(self._model, self._config, last_UD, torch.tensor(lengths), kv)
+        length_U = torch.tensor(lengths, device=last_UD.device)
+        model = WorkerBeamModel(self._model, self._config, last_UD, length_U, kv)
         return beam_search(model, queries, log_boost=self._log_boost)
 
 

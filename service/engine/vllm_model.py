@@ -53,7 +53,9 @@ class GroundedMixin:
         self._heads_LKD: Tensor | None = None
         self.attention_metadata: Any = None
         trained_NL = checkpoint.catalog_tensors().codes_NL
-        versions = CatalogVersions(trained_NL, self.space.codes, options.groundrec_versions_kept)
+        versions = CatalogVersions(
+            trained_NL, self.space.codes, options.groundrec_versions_kept, device=place["device"]
+        )
         self.pooler = BeamPooler(self, vllm_config, versions, math.log(options.groundrec_boost))
 
     @staticmethod
@@ -104,6 +106,7 @@ class GroundedMixin:
         memory: Tensor = self._memory.item_embeddings(codes_Rn)[:, -1]  # type: ignore[attr-defined]
         return embedded + memory.to(embedded.dtype)
 
+    @torch.inference_mode()
     def write_tokens(self, rows: Sequence[TokenRow]) -> bool:
         """Put embedding rows in place; whether cached prompts may hold one of the tokens.
 

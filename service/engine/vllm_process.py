@@ -97,7 +97,11 @@ def engine_environment(options: EngineOptions) -> Mapping[str, str]:
         "PYTHONWARNINGS": "ignore",
     }
     if options.compile_cache is not None:
-        wanted["VLLM_CACHE_ROOT"] = str(options.compile_cache)
+        wanted |= {
+            "VLLM_CACHE_ROOT": options.compile_cache,
+            "VLLM_USE_AOT_COMPILE": "0",  # what it saves did not load again on CPU; inductor's own cache does
+            "TORCHINDUCTOR_CACHE_DIR": f"{options.compile_cache}/inductor",
+        }
     return {**wanted, **os.environ}
 
 

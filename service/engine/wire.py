@@ -52,7 +52,7 @@ def decode_request(plain: Mapping[str, Any]) -> BeamRequest:
 
 def encode_beams(beams: Beams) -> Tensor:
     """One user's beams as float32 [1 + n, 2 L + 1]; codes below 2^24 are exact."""
-    rows = torch.cat([beams.codes_nL.float(), beams.score_n[:, None], beams.level_score_nL], 1)
+    rows = torch.cat([beams.codes_nL.float(), beams.score_n[:, None], beams.level_score_nL], 1).cpu()
     return torch.cat([torch.full((1, rows.shape[1]), float(beams.exact)), rows])
 
 
