@@ -5,6 +5,7 @@ behind it works. uvicorn by itself closes the port at SIGTERM, while load balanc
 """
 
 import asyncio
+import gc
 import math
 import signal
 import socket
@@ -32,6 +33,7 @@ async def serve(settings: Settings) -> int:
     loop.add_signal_handler(signal.SIGTERM, this_task.cancel)
     with listener:
         async with open_service(settings) as service:
+            freeze_garbage_collector()
             server = DrainingServer(server_config(service.app, settings), service.health, settings.drain_seconds)
             structlog.get_logger().info("serving", host=settings.host, port=settings.port)
             loop.remove_signal_handler(signal.SIGTERM)  # the server's own handler drains
@@ -41,6 +43,12 @@ async def serve(settings: Settings) -> int:
                 reason = error.strerror or str(error)
                 raise StartupError(f"--host {settings.host} --port {settings.port}: {reason}") from None
             return int(server.engine_lost)
+
+
+def freeze_garbage_collector() -> None:
+    """Take what the start left, catalogue and all, out of every later collection: those stalled requests for 100 ms."""
+    gc.collect()
+    gc.freeze()
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -51,15 +51,20 @@ class BoundedCluster(RedisCluster):
     def __init__(self, *, patience_seconds: float, **options: Any) -> None:
         super().__init__(**options)
         self._entries: list[ClusterNode] = options["startup_nodes"]
-        self._places = asyncio.Semaphore(MAX_CONNECTIONS)
-        self._patience_seconds = patience_seconds
+        self._places, self._entrance = asyncio.Semaphore(MAX_CONNECTIONS), asyncio.Lock()
+        self._patience_seconds, self._entered = patience_seconds, False
 
     async def execute_command(self, *args: Any, **kwargs: Any) -> Any:
         """One command, once there is a place for it."""
         async with asyncio.timeout(self._patience_seconds):
             await self._places.acquire()
         try:
-            return await super().execute_command(*args, **kwargs)
+            if self._entered:
+                return await super().execute_command(*args, **kwargs)
+            async with self._entrance:  # while a cold client learns the nodes, redis-py cuts its other connections
+                answer = await super().execute_command(*args, **kwargs)
+                self._entered = True
+                return answer
         finally:
             self._places.release()
 

@@ -95,6 +95,11 @@ class RedisHistory:
         """See `HistoryStore.close`."""
         await self._redis.aclose()
 
+    async def memory_bytes(self) -> int:
+        """What Redis holds for data, all keys together."""
+        with storage_errors("ask for the memory"):
+            return int((await self._redis.info("memory"))["used_memory"])
+
     async def _find_keys(self, found: list[str], limit: int) -> None:
         """Add keys of histories to ``found`` as they turn up, so that what was found survives a cancellation."""
         scan = self._redis.scan_iter(match=HISTORY_KEY + "*", count=SCANNED_PER_TRIP, _type="zset")
