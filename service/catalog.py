@@ -265,9 +265,10 @@ class Catalog:
         """The buckets of all SIDs that an item leaves or enters."""
         buckets: dict[Sid, list[str]] = {}
 
-        def order(item_id: str) -> tuple[int, int]:
+        def order(item_id: str) -> tuple[tuple[int, int], str]:
+            """By id at last: a log that begins anew counts from 1 again, so two may have come at the same version."""
             item = after.get(item_id) or self.get(item_id)
-            return item.order if item else (0, 0)
+            return item.order if item else (0, 0), item_id
 
         pairs = [(item_id, self.get(item_id), item) for item_id, item in after.items()]
         moved = [(item_id, old, new) for item_id, old, new in pairs if _place(old) != _place(new)]

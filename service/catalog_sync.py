@@ -76,7 +76,6 @@ class CatalogSync:
         self._seen: OrderedDict[int, str] = OrderedDict()
         self._published = asyncio.Condition()
         self._catalog = catalog
-        self._report()
 
     @property
     def current(self) -> Catalog:
@@ -104,8 +103,9 @@ class CatalogSync:
             raise LogLostError(f"the item log ends at version {self._catalog.version}, it should at {state.version}")
 
     async def run(self) -> None:
-        """Follow the log for ever."""
-        while True:
+        """Follow the log until cancelled."""
+        task = asyncio.current_task()
+        while not (task and task.cancelling()):  # Python 3.11's wait_for, which redis-py uses, can lose a cancellation
             try:
                 if not await self._step(WAIT_SECONDS):
                     await self._prove_log()
@@ -169,7 +169,6 @@ class CatalogSync:
         async with self._published:
             self._catalog, self._position, self._ready = ready.step.catalog, ready.position, None
             self._published.notify_all()
-        self._report()
         for entry in ready.entries:
             self._seen[entry.version] = entry.position
             self._metrics.visible_lag.observe(max(0.0, time.time() - entry.seconds))
@@ -229,7 +228,3 @@ class CatalogSync:
             structlog.get_logger().error("item_log_entry_skipped", position=entry.position, fault=str(error))
             return False
         return True
-
-    def _report(self) -> None:
-        self._metrics.catalog_items.set(len(self._catalog))
-        self._metrics.catalog_version.set(self._catalog.version)
