@@ -95,7 +95,8 @@ class Bench:
 
     def document(self) -> str:
         """The summary as Markdown."""
-        facts = {"preset": self._options.preset, **circumstances(self._options)}
+        command = f"groundrec bench engine --preset {self._options.preset} --threads {self._options.threads}"
+        facts = {"command": f"`{command}`", "complete": self._complete, **circumstances(self._options)}
         facts["models"] = "; ".join(
             f"{world.shape} = {SHAPES[world.shape].note}, random weights" for world in self._worlds()
         )

@@ -16,30 +16,30 @@ HEADINGS = {
     "hf_generate": "HF generate",
 }
 
+HOW = (
+    "Cost in ms per user (CPU time of all threads; wall time on a GPU), median of the rounds, and wall ms of the "
+    "whole batch, of ours; then each rival's cost over ours, round by round: above 1 ours is cheaper, and the "
+    "hardware line's ratio says how near ours comes to it."
+)
+NOTE = (
+    "¹ unconstrained: it returns SIDs that do not exist, in the share in brackets. "
+    "The torch contenders run eager in every row."
+)
+
 
 def markdown(rows: Sequence[Row], verdicts: Sequence[Verdict], facts: Mapping[str, Any]) -> str:
     """The whole document."""
-    parts = [
-        "# The engine, measured",
-        _facts(facts),
-        "## Cells",
-        "Cost in ms per user (CPU time of all threads; wall time on a GPU), median of the rounds, and wall ms of the "
-        "whole batch, of ours; then each rival's cost over ours, round by round: above 1 ours is cheaper, and the "
-        "hardware line's ratio says how near ours comes to it.",
-        _cells(rows),
-        "¹ unconstrained: it returns SIDs that do not exist, in the share in brackets. "
-        "The torch contenders run eager in every row.",
-        _agreement(rows),
-        "## Costs",
-        _figures([row for row in rows if row["section"] in {"costs", "served"} and row["figure"] != "profile"]),
-        "## Where time goes (torch profiler, share of the engine's thread)",
-        _profiles(rows),
-        "## The constraint alone (batch 8, beam 50, all levels, CPU ms)",
-        _constraint(rows),
-        "## Targets",
-        _verdicts(verdicts),
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    costs = [row for row in rows if row["section"] in {"costs", "served"} and row["figure"] != "profile"]
+    chapters = {
+        "Cells": _cells(rows),
+        "Agreement": _agreement(rows),
+        "Costs": _figures(costs),
+        "Where time goes (torch profiler, share of the engine's thread)": _profiles(rows),
+        "The constraint alone (batch 8, beam 50, all levels, CPU ms)": _constraint(rows),
+        "Targets": _verdicts(verdicts),
+    }
+    written = [f"## {heading}\n\n{body}" for heading, body in chapters.items() if body]
+    return "\n\n".join(["# The engine, measured", _facts(facts), *written]) + "\n"
 
 
 def _facts(facts: Mapping[str, Any]) -> str:
@@ -52,8 +52,10 @@ def _cells(rows: Sequence[Row]) -> str:
         place = [ours[name] for name in ("world", "mode", "batch", "beam", "prompt")]
         own = [f"{middle(ours['cost_ms']):.0f}", f"{middle(ours['wall_ms']):.0f}"]
         lines.append([*map(str, place), *own, *(_rival(rows, ours, rival) for rival in RIVALS)])
+    if not lines:
+        return ""
     head = ["world", "mode", "batch", "beam", "prompt", "ours, ms per user", "wall ms", *HEADINGS.values()]
-    return _grid(head, lines)
+    return "\n\n".join([HOW, _grid(head, lines), NOTE])
 
 
 def _rival(rows: Sequence[Row], ours: Row, rival: str) -> str:
