@@ -90,14 +90,13 @@ class _Candidates:
     shift_U: Tensor
 
     def padded(self) -> Tensor:
-        """Each user's scores side by side, float32 [U, C], padded with -inf; NaN becomes -inf."""
-        place_C = torch.arange(int(self.count_U.max()), device=self.total_E.device)
-        if place_C.numel() * self.count_U.numel() == self.total_E.numel() and self.children.cell_E is None:
-            total_UC = self.total_E.view(self.count_U.numel(), -1)
-            return torch.where(total_UC > NEVER, total_UC, NEVER)
-        edge_UC = (self.first_U[:, None] + place_C).clamp(max=max(self.total_E.numel() - 1, 0))
-        total_UC = self.total_E[edge_UC]
-        return torch.where((total_UC > NEVER) & (place_C < self.count_U[:, None]), total_UC, NEVER)
+        """Each user's scores side by side, float32 [U, C], padded with -inf."""
+        users, most = self.count_U.numel(), int(self.count_U.max())
+        if users * most == self.total_E.numel() and self.children.cell_E is None:
+            return self.total_E.view(users, most)
+        place_C = torch.arange(most, device=self.total_E.device)
+        edge_UC = (self.first_U[:, None] + place_C).clamp(max=self.total_E.numel() - 1)
+        return self.total_E[edge_UC].masked_fill_(place_C >= self.count_U[:, None], NEVER)
 
 
 @torch.no_grad()
@@ -160,31 +159,30 @@ def _candidates(
     parts: list[tuple[Children, Tensor]] = []
     rows: list[Tensor] = []
     edges = beams = 0
+    every_R = torch.arange(state.user_R.numel(), device=device)
     for group in groups:
-        row_G = _rows_of(group, state, alone=len(groups) == 1)
-        if not row_G.numel():
+        mine = _rows_of(group, state, alone=len(groups) == 1)
+        user_G, node_G = state.user_R[mine], state.node_R[mine]
+        if not user_G.numel():
             continue
-        logp_GK = group.trie.smooth(level, state.node_R[row_G], logp_RK[row_G], log_boost)
+        logp_GK = logp_RK[mine]
         if group.trie.has_new(level):
-            logp_RK = logp_RK.index_put((row_G,), logp_GK)
-        user_G = state.user_R[row_G]
-        total_GK = state.score_R[row_G, None] + logp_GK
-        found, total_E = group.candidates(level, state.node_R[row_G], user_G, total_GK)
+            logp_GK = group.trie.smooth(level, node_G, logp_GK, log_boost)
+            logp_RK = logp_RK.index_put((every_R[mine],), logp_GK)
+        found, total_E = group.candidates(level, node_G, user_G, state.score_R[mine, None] + logp_GK)
         own = group.user_n
         bound = torch.stack([torch.searchsorted(user_G, own), torch.searchsorted(user_G, own, right=True)])
         begin, end = found.places(bound * codes)
         first_U[own], count_U[own], shift_U[own] = edges + begin, end - begin, beams
         parts.append((found, total_E))
-        rows.append(row_G)
-        edges, beams = edges + total_E.numel(), beams + row_G.numel()
+        rows.append(every_R[mine])
+        edges, beams = edges + total_E.numel(), beams + user_G.numel()
     children, total_E = _joined(parts)
     return logp_RK, _Candidates(children, total_E, first_U, count_U, torch.cat(rows), shift_U)
 
 
-def _rows_of(group: BeamGroup, state: _State, alone: bool) -> Tensor:
-    if alone:
-        return torch.arange(state.user_R.numel(), device=state.user_R.device)
-    return torch.nonzero(torch.isin(state.user_R, group.user_n))[:, 0]
+def _rows_of(group: BeamGroup, state: _State, alone: bool) -> Tensor | slice:
+    return slice(None) if alone else torch.nonzero(torch.isin(state.user_R, group.user_n))[:, 0]
 
 
 def _joined(parts: Sequence[tuple[Children, Tensor]]) -> tuple[Children, Tensor]:
@@ -197,31 +195,43 @@ def _joined(parts: Sequence[tuple[Children, Tensor]]) -> tuple[Children, Tensor]
 
 def _select(state: _State, found: _Candidates, logp_RK: Tensor, keep_U: Tensor, last: bool) -> _State:
     """Keep the best candidates of each user; of equal ones those with the smaller SIDs."""
-    total_UC = found.padded()
-    most = min(int(keep_U.max()) + 1, total_UC.shape[1])
-    best_Uk = F.pad(total_UC.topk(most, dim=1).values, (0, int(keep_U.max()) + 1 - most), value=NEVER)
-    worst_U, next_U = best_Uk.gather(1, torch.stack([keep_U - 1, keep_U], 1)).unbind(1)
-    chosen_UC = (total_UC >= worst_U[:, None]) & (total_UC > NEVER)
-    user_R, place_R = torch.nonzero(chosen_UC, as_tuple=True)
-    if ((next_U == worst_U) & (next_U > NEVER)).any():
-        kept = _without_surplus(user_R, total_UC[user_R, place_R], worst_U, keep_U)
-        user_R, place_R = user_R[kept], place_R[kept]
-    edge_R = found.first_U[user_R] + place_R
-    cell_R, codes = found.children.cells(edge_R), logp_RK.shape[1]
-    parent_R, code_R = (
-        found.row_R[found.shift_U[user_R] + torch.div(cell_R, codes, rounding_mode="floor")],
-        cell_R % codes,
-    )
+    user_R, place_R, score_R, cut_U = _best(found.padded(), keep_U)
+    edge_R, codes = found.first_U[user_R] + place_R, logp_RK.shape[1]
+    cell_R = found.children.cells(edge_R)
+    row_R, code_R = torch.div(cell_R, codes, rounding_mode="floor"), cell_R % codes
+    parent_R = found.row_R[found.shift_U[user_R] + row_R]
     return _State(
         user_R=user_R,
         # the model's first rows are its users, of whom some may have had no beam to begin with
         parent_R=parent_R if state.codes_Rn.shape[1] else user_R,
         node_R=found.children.node_E[edge_R].long(),
         codes_Rn=torch.cat([state.codes_Rn[parent_R], code_R[:, None]], 1),
-        score_R=total_UC[user_R, place_R],
+        score_R=score_R,
         level_score_Rn=torch.cat([state.level_score_Rn[parent_R], logp_RK[parent_R, code_R, None]], 1),
-        exact_U=state.exact_U if last else state.exact_U & (next_U == NEVER),
+        exact_U=state.exact_U if last else state.exact_U & ~cut_U,
     )
+
+
+def _best(total_UC: Tensor, keep_U: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The places of each user's best scores, users and their places ascending, the scores, and who had more of them."""
+    most = int(keep_U.max()) + 1
+    best_Uk, place_Uk = total_UC.topk(min(most, total_UC.shape[1]), dim=1)
+    if best_Uk.isnan().any():  # counts as the highest; a model that breaks must not take places from others
+        return _best(total_UC.nan_to_num(nan=NEVER, neginf=NEVER), keep_U)
+    best_Uk = F.pad(best_Uk, (0, most - best_Uk.shape[1]), value=NEVER)
+    worst_U, next_U = best_Uk.gather(1, torch.stack([keep_U - 1, keep_U], 1)).unbind(1)
+    cut_U = next_U > NEVER
+    if (cut_U & (next_U == worst_U)).any():  # which of equal scores top-k returns is not defined
+        user_R, place_R = torch.nonzero((total_UC >= worst_U[:, None]) & (total_UC > NEVER), as_tuple=True)
+        kept_R = _without_surplus(user_R, total_UC[user_R, place_R], worst_U, keep_U)
+        user_R, place_R = user_R[kept_R], place_R[kept_R]
+    else:
+        columns = place_Uk.shape[1]
+        kept_Uk = (torch.arange(columns, device=keep_U.device) < keep_U[:, None]) & (best_Uk[:, :columns] > NEVER)
+        place_Uk = place_Uk.masked_fill(~kept_Uk, total_UC.shape[1]).sort(1).values
+        user_R, column_R = torch.nonzero(place_Uk < total_UC.shape[1], as_tuple=True)
+        place_R = place_Uk[user_R, column_R]
+    return user_R, place_R, total_UC[user_R, place_R], cut_U
 
 
 def _without_surplus(user_R: Tensor, total_R: Tensor, worst_U: Tensor, keep_U: Tensor) -> Tensor:

@@ -63,7 +63,7 @@ class BeamGroup:
         """
         found = self.trie.expand(level, node_G)
         if found.cell_E is None:
-            total_E = total_GK.flatten().masked_fill(found.node_E < 0, float("-inf"))
+            total_E = total_GK.flatten().masked_fill_(found.node_E < 0, float("-inf"))
         else:
             total_E = total_GK.flatten()[found.cell_E]
         bits = self.legal.bits[level]

@@ -105,7 +105,7 @@ def as_pairs(beams: Beams) -> list[tuple[float, Sid]]:
 @settings(max_examples=100, deadline=None)
 @given(world=worlds(), data=st.data())
 def test_every_answer_is_what_brute_force_finds(world: World, data: st.DataObject) -> None:
-    """Users of different versions, widths, filters and exclusions in one batch; adds, removals, returns, compactions."""
+    """Users of different versions, widths, filters and exclusions in one batch; adds, removals, returns, folding."""
     requests = data.draw(st.lists(requests_of(world), min_size=1, max_size=4))
     model = ToyModel(list(range(len(requests))), world.codes)
     for user, (request, beams) in enumerate(zip(requests, world.search(model, requests), strict=True)):
