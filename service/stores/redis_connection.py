@@ -44,6 +44,13 @@ _REST = re.compile(r"(?:/(?P<service>[^/?]+))?(?:/(?P<db>\d+))?/?(?:\?sentinel_p
 class BlockingSentinelPool(SentinelConnectionPool, BlockingConnectionPool):
     """Connections to the current master; the 33rd caller waits, as `BlockingConnectionPool` has it."""
 
+    async def disconnect(self, inuse_connections: bool = True) -> None:
+        """Close the connections; at the end also those to the Sentinels, which redis-py forgets."""
+        await super().disconnect(inuse_connections)
+        if inuse_connections:
+            for sentinel in self.sentinel_manager.sentinels:
+                await sentinel.aclose()
+
 
 class BoundedCluster(RedisCluster):
     """A cluster whose 33rd concurrent command waits: its own pools would open a connection for each at once."""
