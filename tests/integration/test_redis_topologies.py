@@ -1,4 +1,4 @@
-"""Histories and feedback behind Sentinels and in a cluster, with real servers."""
+"""Histories, feedback and the item log behind Sentinels and in a cluster, with real servers."""
 
 import asyncio
 from collections.abc import Iterator
@@ -8,11 +8,14 @@ from urllib.parse import urlsplit
 import pytest
 
 from service.errors import SettingsError, StorageError
+from service.model.checkpoint import ItemRecord
 from service.stores.base import HistoryEvent
 from service.stores.feedback import FeedbackEvent
+from service.stores.item_log import LOG_START, ItemDraft, SnapshotHeader
 from service.stores.redis_connection import connect
 from service.stores.redis_feedback import RedisFeedback
 from service.stores.redis_history import RedisHistory
+from service.stores.redis_items import RedisItemLog
 from tests.redis_topologies import Watched, cluster, watched
 
 
@@ -108,3 +111,32 @@ async def test_login_and_tls_of_a_url_reach_the_connection() -> None:
     sentinel = client.connection_pool.sentinel_manager.sentinels[1].connection_pool.connection_kwargs
     assert (sentinel["host"], sentinel["port"], sentinel["password"]) == ("b", 2, "x/y")
     await client.aclose()
+
+
+async def keep_items(url: str) -> None:
+    """The item log's whole life: proof, claims, reading, a snapshot."""
+    log = RedisItemLog(url, fingerprint="abc", shown_url=url)
+    assert await log.check(allow_volatile=True) == []
+    state = await log.begin()
+    drafts = [
+        ItemDraft(ItemRecord(f"item-{n}", "text", "", {}), "hash", b"\x00\xff", (1, 2), (0, 5, 3)) for n in range(3)
+    ]
+    claims = await log.append(state.generation, drafts)
+    assert [claim.sid for claim in claims] == [(1, 2, 0), (1, 2, 5), (1, 2, 3)]
+    page = await log.read_after(LOG_START, 10, 0)
+    assert [entry.item_id for entry in page.entries] == ["item-0", "item-1", "item-2"]
+    assert (await log.read_after(page.position, 10, 0.05)).entries == ()
+    header = SnapshotHeader(3, page.position, "", 0, "")
+    assert await log.save(state, header, list(page.entries), 2)
+    kept = await log.state()
+    assert kept is not None and await log.load(kept.snapshots[0]) == list(page.entries)
+    assert await log.lease("compaction", 5) is True and await log.lease("compaction", 5) is False
+    await log.close()
+
+
+async def test_in_a_cluster_the_item_log_is_kept(cluster_url: str) -> None:
+    await keep_items(cluster_url)
+
+
+async def test_behind_sentinels_the_item_log_is_kept(sentinels: Watched) -> None:
+    await keep_items(sentinels.url)
