@@ -20,7 +20,9 @@ def engine(
     work: Annotated[Path, typer.Option(help="checkpoints, logs and finished parts; a second call goes on")] = Path(
         "runs/bench-engine"
     ),
-    only: Annotated[str, typer.Option(help="sections, comma-separated")] = "agreement,cells,costs,served,constraint",
+    only: Annotated[
+        str, typer.Option(help="sections, comma-separated; warm: fill the compile caches")
+    ] = "agreement,cells,costs,served,constraint",
     modes: Annotated[str, typer.Option(help="eager, compiled or both")] = "eager,compiled",
     minutes: Annotated[float, typer.Option(help="begin no new part after this; call again to go on")] = 1e9,
     threads: Annotated[int, typer.Option(min=1, help="threads of every contender")] = 1,

@@ -16,7 +16,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from loadtest.engine.contender import HostSpec
+from loadtest.engine.contender import KIND_OF, HostSpec
 from loadtest.engine.grid import PRESETS, SHAPES, Cell, Preset, World
 from loadtest.engine.process import Child
 from loadtest.engine.rows import Row, Rows, engine_digest
@@ -38,6 +38,7 @@ from service.model.checkpoint import Checkpoint, open_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
 SECTIONS = ("agreement", "cells", "costs", "served", "constraint")
+WARM = "warm"  # no section: starts every vLLM engine once, so that what it compiles lies in its cache on disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ class Bench:
             "costs": self._costs,
             "served": self._served,
             "constraint": self._constraint,
+            WARM: self._warm,
         }
         for name in self._options.only:
             sections[name]()
@@ -162,6 +164,16 @@ class Bench:
                 if self._may_begin():
                     self._add("constraint", str(items), lambda items=items: measure_constraint(child, items))  # type: ignore[misc]
 
+    def _warm(self) -> None:
+        cells = [*self._preset.cells, *self._preset.costs]
+        for world, mode in dict.fromkeys((cell.world, cell.mode) for cell in cells):
+            named = {name for cell in cells if (cell.world, cell.mode) == (world, mode) for name in cell.contenders}
+            checkpoint = self._checkpoint(world)
+            for kind in sorted({KIND_OF[name] for name in named} - {"torch"}):
+                if self._may_begin():
+                    with self._starter(checkpoint, world)(kind, mode) as child:
+                        self._options.say(f"{world.name} {kind} ({mode}): ready after {child.start}")
+
     def _add(self, section: str, name: str, measure: Callable[[], list[Row]]) -> None:
         began = time.perf_counter()
         self._rows.add(section, name, measure())
@@ -216,7 +228,10 @@ def chosen_preset(options: BenchOptions) -> Preset:
     """
     if options.preset not in PRESETS:
         raise StartupError(f"--preset {options.preset}: not one of {', '.join(PRESETS)}")
-    for flag, given, known in (("--only", options.only, SECTIONS), ("--modes", options.modes, ("eager", "compiled"))):
+    for flag, given, known in (
+        ("--only", options.only, (*SECTIONS, WARM)),
+        ("--modes", options.modes, ("eager", "compiled")),
+    ):
         wrong = [name for name in given if name not in known]
         if wrong or not given:
             raise StartupError(f"{flag} {','.join(given)}: name some of {', '.join(known)}")

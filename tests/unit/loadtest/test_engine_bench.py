@@ -209,3 +209,28 @@ def test_another_recipe_of_the_same_world_is_another_checkpoint(
     before = bench._checkpoint(world).folder
     monkeypatch.setattr("loadtest.engine.grid.SID_ROW_STD", 0.2)
     assert bench._checkpoint(world).folder != before
+
+
+def test_warming_starts_every_vllm_engine_once_and_measures_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[tuple[str, str]] = []
+
+    class Started:
+        start = {"start_s": 1.0}
+
+        def __enter__(self) -> "Started":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    def start(kind: str, mode: str) -> Started:
+        started.append((kind, mode))
+        return Started()
+
+    monkeypatch.setattr(Bench, "_checkpoint", lambda self, world: None)
+    monkeypatch.setattr(Bench, "_starter", lambda self, checkpoint, world: start)
+    summary = Bench(options(work=tmp_path, only=("warm",))).run()
+    assert started == [("ours", "eager"), ("plain", "eager")]
+    assert summary["rows"] == []
