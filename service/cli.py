@@ -11,6 +11,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from service.catalog_cli import catalog_app
 from service.errors import StartupError
 from service.operations_cli import backup_app, checkpoint_app
 from service.settings import Settings, load_settings
@@ -20,10 +21,11 @@ app = typer.Typer(name="groundrec", no_args_is_help=True, add_completion=False, 
 app.add_typer(histories_app, name="histories")
 app.add_typer(feedback_app, name="feedback")
 app.add_typer(keys_app, name="keys")
+app.add_typer(catalog_app, name="catalog")
 app.add_typer(backup_app, name="backup")
 app.add_typer(checkpoint_app, name="checkpoint")
 
-OWN_COMMANDS = {"serve", "check", "histories", "feedback", "keys", "backup", "checkpoint", "bench"}
+OWN_COMMANDS = {"serve", "check", "catalog", "histories", "feedback", "keys", "backup", "checkpoint", "bench"}
 TRAINING_COMMANDS = ("train", "ground", "evaluate", "inspect")
 
 

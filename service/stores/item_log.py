@@ -184,8 +184,9 @@ class ItemLog(Protocol):
         ...
 
     async def save(self, state: LogState, header: SnapshotHeader, entries: Sequence[LogEntry], kept: int) -> bool:
-        """Add a snapshot, keep the newest ``kept`` ones and drop entries that none of them needs; False: beaten to it.
+        """Add a snapshot and keep the newest ``kept`` ones; False: beaten to it.
 
+        When there are so many, entries before the oldest of them are dropped.
         ``header`` needs no key and digest yet.
         """
         ...

@@ -107,7 +107,7 @@ class MemoryItemLog:
             return False
         snapshots = (self._stage(header, entries), *state.snapshots)[:kept]
         self._state = replace(self._state, snapshots=snapshots)
-        self._entries = self._behind(snapshots[-1].position)
+        self._entries = self._behind(snapshots[-1].position if len(snapshots) == kept else LOG_START)
         return True
 
     async def republish(self, header: SnapshotHeader, entries: Sequence[LogEntry]) -> bool:

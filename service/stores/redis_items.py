@@ -109,7 +109,7 @@ class RedisItemLog:
         """See `ItemLog.save`."""
         header = await self._stage(header, entries)
         snapshots = (header, *state.snapshots)
-        keep_from = snapshots[:kept][-1].position
+        keep_from = snapshots[kept - 1].position if len(snapshots) >= kept else LOG_START
         arguments = [state.generation, _headers(state.snapshots), _headers(snapshots[:kept]), _behind(keep_from)]
         with storage_errors("save a snapshot of the item log"):
             saved = bool(await self._save([self._meta, self._stream, header.key], arguments))

@@ -190,7 +190,7 @@ async def test_a_snapshot_gives_the_state_back_and_shortens_the_log(log: ItemLog
     entries = await entries_of(log)
     state, kept = await log.state(), list(latest(entries[:4]).values())
     assert state is not None
-    assert await log.save(state, replace(HEADER, version=4, position=entries[3].position), kept, 2)
+    assert await log.save(state, replace(HEADER, version=4, position=entries[3].position), kept, 1)
     state = await log.state()
     assert state is not None and [header.version for header in state.snapshots] == [4]
     assert await log.load(state.snapshots[0]) == kept
