@@ -121,7 +121,7 @@ def beam_search(model: BeamModel, queries: Sequence[BeamQuery], *, log_boost: fl
         logp_RK, found = _candidates(groups, level, state, logp_RK, log_boost)
         keep_U = _kept(queries, groups, level, state.exact_U.device)
         state = _select(state, found, logp_RK, keep_U, last=level == depth - 1)
-    return [_answer(state, user, depth) for user in range(len(queries))]
+    return _answers(state, depth)
 
 
 def level_log_probs(hidden_RD: Tensor, head_KD: Tensor) -> Tensor:
@@ -243,10 +243,12 @@ def _without_surplus(user_R: Tensor, total_R: Tensor, worst_U: Tensor, keep_U: T
     return ~tied_R | (better_U[user_R] + before_R - before_R[first_R] < keep_U[user_R])
 
 
-def _answer(state: _State, user: int, depth: int) -> Beams:
-    row_n = torch.nonzero(state.user_R == user)[:, 0]
-    row_n = row_n[torch.argsort(state.score_R[row_n], descending=True, stable=True)]
-    codes_nL, level_score_nL = state.codes_Rn[row_n], state.level_score_Rn[row_n]
-    if not row_n.numel():  # the search may have ended before the last level
-        codes_nL, level_score_nL = codes_nL.new_zeros(0, depth), level_score_nL.new_zeros(0, depth)
-    return Beams(codes_nL, state.score_R[row_n], level_score_nL, bool(state.exact_U[user]))
+def _answers(state: _State, depth: int) -> list[Beams]:
+    """Each user's beams, best first; equal ones stay in the order of their SIDs."""
+    by_score = torch.argsort(state.score_R, descending=True, stable=True)
+    order = by_score[torch.argsort(state.user_R[by_score], stable=True)]
+    counts = torch.bincount(state.user_R, minlength=state.exact_U.numel()).tolist()
+    missing = depth - state.codes_Rn.shape[1]  # the search ends early when no beam is left
+    codes, levels = (F.pad(found[order], (0, missing)) for found in (state.codes_Rn, state.level_score_Rn))
+    parts = zip(codes.split(counts), state.score_R[order].split(counts), levels.split(counts), strict=True)
+    return [Beams(*part, exact) for part, exact in zip(parts, state.exact_U.tolist(), strict=True)]

@@ -214,7 +214,14 @@ class LiveTrie:
         return logp_RK
 
     def advance(self, added: Sequence[Sid], removed: Sequence[Sid], smoothing: Mapping[Sid, SiblingMix]) -> "LiveTrie":
-        """The next version; SIDs there already, or not there, and mixtures of nodes that are not new are ignored."""
+        """The next version; SIDs there already, or not there, and mixtures of nodes that are not new are ignored.
+
+        Raises:
+            ValueError: a SID has not L codes below K.
+        """
+        for sid in chain(added, removed):
+            if len(sid) != self.depth or not all(0 <= code < self.codes for code in sid):
+                raise ValueError(f"not a SID of {self.depth} codes below {self.codes}: {sid}")
         following = self
         if removed:
             following = following._without(following.find(_sids(removed, self.depth)))

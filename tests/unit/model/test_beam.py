@@ -163,3 +163,36 @@ def test_transformers_17812_and_lc_rec_17_no_answer_holds_a_sid_twice() -> None:
 def test_tensorrt_llm_12838_and_xllm_488_a_beam_far_wider_than_the_catalogue_ends_with_all_of_it() -> None:
     beams = search(ALL_SIDS, TableModel.random(2, 9), [5000, 512])
     assert [len(as_sids(found)) for found in beams] == [125, 125]
+
+
+def test_of_equal_scores_the_smaller_sids_are_kept_at_every_width() -> None:
+    model = TableModel([torch.full((1, *[CODES] * (level + 1)), -1.0) for level in range(LEVELS)])
+    for width in (1, 7, 26, 512):
+        found = as_sids(search(random_sids(4, 90), model, [width])[0])
+        assert found == sorted(found)
+        if width > 26:
+            assert found == sorted(tuple(sid) for sid in random_sids(4, 90).tolist())
+
+
+def test_a_row_of_nan_loses_its_own_beams_and_no_others() -> None:
+    model = TableModel.random(2, 4)
+    model.tables[1][0, 3] = float("nan")
+    broken, sound = search(ALL_SIDS, model, [200, 200])
+    assert {sid[0] for sid in as_sids(broken)} == {0, 1, 2, 4}
+    assert len(as_sids(broken)) == 100
+    assert not torch.isnan(broken.score_n).any()
+    assert len(as_sids(sound)) == 125
+
+
+def test_fewer_results_than_beams_are_the_first_of_them() -> None:
+    trie, model = LiveTrie.build(ALL_SIDS, CODES), TableModel.random(1, 3)
+    nothing = torch.zeros(0, LEVELS, dtype=torch.int64)
+    wide = beam_search(model, [BeamQuery(trie, 20, nothing)])[0]
+    cut = beam_search(model, [BeamQuery(trie, 20, nothing, num_results=5)])[0]
+    assert as_sids(cut) == as_sids(wide)[:5]
+
+
+def test_pruning_an_inner_level_is_not_exact_and_scoring_all_of_it_is() -> None:
+    assert not search(ALL_SIDS, TableModel.random(1, 3), [5])[0].exact
+    assert search(ALL_SIDS, TableModel.random(1, 3), [15])[0].exact
+    assert search(ALL_SIDS[:0], TableModel.random(1, 3), [5])[0].exact
