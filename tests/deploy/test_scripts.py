@@ -15,7 +15,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = [*sorted((ROOT / "deploy").glob("*.sh")), ROOT / "tests" / "run.sh", ROOT / ".ci" / "run"]
-COMMANDS = ["deploy/quickstart.sh", "deploy/venv.sh", "deploy/lock.sh"]
+COMMANDS = [
+    "deploy/quickstart.sh",
+    "deploy/venv.sh",
+    "deploy/lock.sh",
+    "deploy/audit.sh",
+    "deploy/promtool.sh",
+    "deploy/reproduce-image.sh",
+]
 
 
 def run(script: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
