@@ -14,6 +14,7 @@ from rich.table import Table
 from service.model.checkpoint import Checkpoint, change_manifest, open_checkpoint
 from service.model.grounded_lm import load_grounded_lm
 from service.model.new_items import NewItemDial
+from service.model.text_encoder import TextEncoder
 from training.baselines import TextNeighbours, rank
 from training.calibrate import CalibrationOptions, Group, blended, calibrate, new_places
 from training.cold_items import ColdItems, read_cold_items
@@ -21,6 +22,7 @@ from training.cold_report import ColdReport
 from training.config import LAST_RESORT_BOOST, Recipe, parse_recipe, with_overrides
 from training.data import Example
 from training.evaluate import sample
+from training.injection import InjectionDrill
 from training.progress import Reporter
 from training.recommender import BeamRecommender
 from training.trained_model import torch_dtype
@@ -76,6 +78,7 @@ class ColdStudy:
             "k": k,
             "ours": self._row(report, ours, bare, cold, warm),
             "text_neighbours": self._row(report, text, bare, cold, warm),
+            "injected_exposure_ratio": {} if dial is None else self._injected(warm, dial, k),
             "dial": None if dial is None else asdict(dial),
             "max_share": options.max_share,
         }
@@ -93,6 +96,10 @@ class ColdStudy:
             "warm": report.warm(lists["warm"], bare["warm"], warm.examples),
             "exposure": report.exposure(lists["warm"], self.items.is_new_N),
         }
+
+    def _injected(self, warm: Group, dial: NewItemDial, k: int) -> dict[str, float]:
+        encoder = TextEncoder(self.checkpoint.text_encoder_folder, self.checkpoint.manifest.embedding.max_tokens)
+        return InjectionDrill(self.items, warm, dial, k).ratios(encoder)
 
     def _neighbours(self, group: Group, k: int) -> list[list[int]]:
         scorer = TextNeighbours(self.items.embedding_NE)

@@ -29,7 +29,8 @@ from training.training_data import read_dataset
 class ColdItems:
     """The source's items as a service would hold them, and examples whose history has an item the model knows.
 
-    ``row_N`` is an item's row in the checkpoint, -1 for new items; new ones have popularity 0.
+    ``row_N`` is an item's row in the checkpoint, -1 for new items; new ones have popularity 0. ``new_records`` is what
+    the M new ones say.
     """
 
     row_N: NDArray[np.int64]
@@ -38,6 +39,7 @@ class ColdItems:
     popularity_N: NDArray[np.int64]
     valid: tuple[Example, ...]
     test: tuple[Example, ...]
+    new_records: tuple[CatalogItem, ...]
 
     @property
     def is_new_N(self) -> NDArray[np.bool_]:
@@ -70,11 +72,12 @@ def read_cold_items(checkpoint: Checkpoint, recipe: Recipe, cache_dir: Path) -> 
     codes_NL[known_N] = tensors.codes_NL[row_N[known_N]]
     embedding_NE = np.zeros((len(row_N), tensors.embedding_NE.shape[1]), np.float32)
     embedding_NE[known_N] = tensors.embedding_NE[row_N[known_N]]
-    embedding_NE[new_M] = _embed(checkpoint, [dataset.items[item] for item in new_M])
+    new_records = tuple(dataset.items[item] for item in new_M)
+    embedding_NE[new_M] = _embed(checkpoint, new_records)
     codes_NL[new_M] = posted_sids(checkpoint, embedding_NE[new_M])
     popularity_N = np.where(known_N, tensors.popularity_N[np.maximum(row_N, 0)], 0)
     valid, test = (_examples(dataset, known_N, back) for back in (2, 1))
-    return ColdItems(row_N, codes_NL, embedding_NE, popularity_N, valid, test)
+    return ColdItems(row_N, codes_NL, embedding_NE, popularity_N, valid, test, new_records)
 
 
 def posted_sids(checkpoint: Checkpoint, embedding_ME: NDArray[np.float32]) -> NDArray[np.int64]:

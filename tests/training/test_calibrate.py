@@ -7,7 +7,7 @@ from service.model.new_items import NewItemDial
 from training.calibrate import CalibrationOptions, Group, blended, calibrate, new_places
 from training.cold_items import ColdItems
 from training.cold_report import ColdReport
-from training.data import Example
+from training.data import CatalogItem, Example
 from training.errors import DataError
 from training.recommender import Recommended
 
@@ -22,7 +22,10 @@ def world(users: int = 400, seed: int = 0) -> tuple[ColdItems, Group, Group]:
     embedding = np.eye(8)[topic_N] @ random.normal(size=(8, WIDTH)) + 0.5 * random.normal(size=(KNOWN + NEW, WIDTH))
     embedding /= np.linalg.norm(embedding, axis=1, keepdims=True)
     row_N = np.concatenate([np.arange(KNOWN), np.full(NEW, -1)])
-    items = ColdItems(row_N, np.zeros((KNOWN + NEW, 2), np.int64), embedding.astype(np.float32), row_N * 0, (), ())
+    records = tuple(CatalogItem(f"n{n}", f"title {n}") for n in range(NEW))
+    items = ColdItems(
+        row_N, np.zeros((KNOWN + NEW, 2), np.int64), embedding.astype(np.float32), row_N * 0, (), (), records
+    )
     groups = []
     for first, last, count in ((KNOWN, KNOWN + NEW, users // 10), (0, KNOWN, users)):
         examples, lists = [], []
