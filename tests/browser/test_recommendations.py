@@ -157,9 +157,10 @@ def test_an_event_enters_the_stored_history(opened: Opening) -> None:
     item = found["items"][0]
     page.get_by_label("Event").select_option("click")
     with page.expect_response(re.compile("/v1/events$")) as sent:
-        rows(page).first.get_by_role("button", name="Send a click").click()
+        rows(page).first.get_by_role("button", name="Send a click").press("Enter")
     body = json.loads(sent.value.request.post_data or "{}")
     assert body["recommendation_id"] == found["recommendation_id"]
     expect(page.locator("#history-list .title").first).to_have_text(item["title"])
     expect(page.locator("#history-state")).to_contain_text("6 items")
     expect(page.locator(f'#recommendations [data-item="{item["item_id"]}"]')).to_have_count(0)
+    expect(rows(page).first.get_by_role("button", name="Send a click")).to_be_focused()

@@ -21,6 +21,7 @@ export class RecommendView {
   #filters;
   #running = null;
   #opened = new Set();
+  #sending = false;
   /** Items to be marked in the next answers: those posted here. */
   highlighted = new Set();
   last = null;
@@ -77,8 +78,11 @@ export class RecommendView {
 
   #draw(answer) {
     byId("recommend-meta").textContent = answer ? meta(answer) : "";
-    byId("recommendations").dataset.answer = answer?.recommendation_id ?? "";
-    byId("recommendations").replaceChildren(...(answer?.items ?? []).map((item) => this.#row(item)));
+    const list = byId("recommendations");
+    const focus = focusIn(list);
+    list.dataset.answer = answer?.recommendation_id ?? "";
+    list.replaceChildren(...(answer?.items ?? []).map((item) => this.#row(item)));
+    list.children[focus?.row]?.querySelectorAll("button")[focus.button]?.focus({ preventScroll: true });
   }
 
   #row(item) {
@@ -124,23 +128,30 @@ export class RecommendView {
       return button("Add to history", () => this.#history.add(item), { class: "quiet", "aria-label": `Add ${title} to the history` });
     }
     const kind = byId("event-kind").value;
-    return button(`Send ${kind}`, (event) => this.#send(item, kind, event.target), { class: "quiet", "aria-label": `Send a ${kind} of ${title}` });
+    return button(`Send ${kind}`, () => this.#send(item, kind), { class: "quiet", "aria-label": `Send a ${kind} of ${title}` });
   }
 
-  async #send(item, kind, pressed) {
+  async #send(item, kind) {
+    if (this.#sending) return;
+    this.#sending = true;
     const { userId } = this.#history;
-    pressed.disabled = true;
     const body = { user_id: userId, item_id: item.item_id, event: kind, recommendation_id: this.last?.recommendation_id };
     try {
       const { feedback_only: ignored } = await post("events", body);
       await this.#history.load(userId, { fresh: [item.item_id] });
-      pressed.disabled = false;
       if (ignored) byId("recommend-notice").replaceChildren(notice("good", `Recorded. Events of the kind "${kind}" enter no history.`));
     } catch (error) {
-      pressed.disabled = false;
       showError(byId("recommend-notice"), error);
     }
+    this.#sending = false;
   }
+}
+
+// The list is drawn anew with each answer; where the keyboard was, it shall be again.
+function focusIn(list) {
+  const row = [...list.children].findIndex((child) => child.contains(document.activeElement));
+  if (row < 0) return null;
+  return { row, button: [...list.children[row].querySelectorAll("button")].indexOf(document.activeElement) };
 }
 
 function remarks(answer, posted) {
