@@ -96,7 +96,7 @@ class _Candidates:
             return self.total_E.view(users, most)
         place_C = torch.arange(most, device=self.total_E.device)
         edge_UC = (self.first_U[:, None] + place_C).clamp(max=self.total_E.numel() - 1)
-        return self.total_E[edge_UC].masked_fill_(place_C >= self.count_U[:, None], NEVER)
+        return self.total_E.take(edge_UC).masked_fill_(place_C >= self.count_U[:, None], NEVER)
 
 
 @torch.no_grad()
@@ -196,18 +196,19 @@ def _joined(parts: Sequence[tuple[Children, Tensor]]) -> tuple[Children, Tensor]
 def _select(state: _State, found: _Candidates, logp_RK: Tensor, keep_U: Tensor, last: bool) -> _State:
     """Keep the best candidates of each user; of equal ones those with the smaller SIDs."""
     user_R, place_R, score_R, cut_U = _best(found.padded(), keep_U)
-    edge_R, codes = found.first_U[user_R] + place_R, logp_RK.shape[1]
+    edge_R, codes = found.first_U.index_select(0, user_R) + place_R, logp_RK.shape[1]
     cell_R = found.children.cells(edge_R)
     row_R, code_R = torch.div(cell_R, codes, rounding_mode="floor"), cell_R % codes
-    parent_R = found.row_R[found.shift_U[user_R] + row_R]
+    parent_R = found.row_R.take(found.shift_U.index_select(0, user_R) + row_R)
+    level_score_R = logp_RK.take(parent_R * codes + code_R)
     return _State(
         user_R=user_R,
         # the model's first rows are its users, of whom some may have had no beam to begin with
         parent_R=parent_R if state.codes_Rn.shape[1] else user_R,
-        node_R=found.children.node_E[edge_R].long(),
-        codes_Rn=torch.cat([state.codes_Rn[parent_R], code_R[:, None]], 1),
+        node_R=found.children.node_E.take(edge_R).long(),
+        codes_Rn=torch.cat([state.codes_Rn.index_select(0, parent_R), code_R[:, None]], 1),
         score_R=score_R,
-        level_score_Rn=torch.cat([state.level_score_Rn[parent_R], logp_RK[parent_R, code_R, None]], 1),
+        level_score_Rn=torch.cat([state.level_score_Rn.index_select(0, parent_R), level_score_R[:, None]], 1),
         exact_U=state.exact_U if last else state.exact_U & ~cut_U,
     )
 
@@ -230,8 +231,8 @@ def _best(total_UC: Tensor, keep_U: Tensor) -> tuple[Tensor, Tensor, Tensor, Ten
         kept_Uk = (torch.arange(columns, device=keep_U.device) < keep_U[:, None]) & (best_Uk[:, :columns] > NEVER)
         place_Uk = place_Uk.masked_fill(~kept_Uk, total_UC.shape[1]).sort(1).values
         user_R, column_R = torch.nonzero(place_Uk < total_UC.shape[1], as_tuple=True)
-        place_R = place_Uk[user_R, column_R]
-    return user_R, place_R, total_UC[user_R, place_R], cut_U
+        place_R = place_Uk.take(user_R * columns + column_R)
+    return user_R, place_R, total_UC.take(user_R * total_UC.shape[1] + place_R), cut_U
 
 
 def _without_surplus(user_R: Tensor, total_R: Tensor, worst_U: Tensor, keep_U: Tensor) -> Tensor:

@@ -65,7 +65,7 @@ class BeamGroup:
         if found.cell_E is None:
             total_E = total_GK.flatten().masked_fill_(found.node_E < 0, float("-inf"))
         else:
-            total_E = total_GK.flatten()[found.cell_E]
+            total_E = total_GK.take(found.cell_E)
         bits = self.legal.bits[level]
         if bits is not None:
             total_E = total_E.masked_fill_(~has_bit(bits, found.node_E), float("-inf"))

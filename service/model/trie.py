@@ -123,11 +123,11 @@ class SidTrie:
         arrays = self.levels[level]
         nodes = arrays.start.numel() - 1
         if arrays.table is not None:
-            return Children(None, arrays.table[node_R.clamp(max=nodes)].flatten())
-        first_R = arrays.start[node_R.clamp(max=nodes)].long()
-        count_R = arrays.start[(node_R + 1).clamp(max=nodes)] - first_R
+            return Children(None, arrays.table.index_select(0, node_R.clamp(max=nodes)).flatten())
+        first_R = arrays.start.index_select(0, node_R.clamp(max=nodes)).long()
+        count_R = arrays.start.index_select(0, (node_R + 1).clamp(max=nodes)) - first_R
         row_E, child_E = ranges(first_R, count_R)
-        return Children(row_E * self.codes + arrays.code[child_E], child_E)
+        return Children(row_E * self.codes + arrays.code.index_select(0, child_E), child_E)
 
     def child(self, level: int, node_N: Tensor, code_N: Tensor) -> Tensor:
         """The children of level-``level`` nodes by code, int64 [N]; -1 where there is none."""
@@ -205,7 +205,7 @@ def ranges(first_R: Tensor, count_R: Tensor) -> tuple[Tensor, Tensor]:
     """Concatenate the ranges [first, first + count): the owner of each entry, and the entry, both int64 [E]."""
     owner = torch.repeat_interleave(torch.arange(first_R.numel(), device=first_R.device), count_R)
     shift_R = first_R - (torch.cumsum(count_R, 0) - count_R)
-    return owner, torch.arange(owner.numel(), device=first_R.device) + shift_R[owner]
+    return owner, torch.arange(owner.numel(), device=first_R.device) + shift_R.index_select(0, owner)
 
 
 def _lexical_order(codes_NL: NDArray[np.integer], codes: int) -> NDArray[np.int64]:
