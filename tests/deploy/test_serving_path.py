@@ -1,6 +1,7 @@
 """Nothing on the serving path can be made to run what it reads: asserted on the syntax tree, so no detour is missed."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -88,6 +89,17 @@ def test_what_could_run_would_be_noticed(source: str) -> None:
 @pytest.mark.parametrize("source", ["torch.load(path, weights_only=True)", "re.compile('x')", "model.eval()"])
 def test_what_cannot_run_is_left_alone(source: str) -> None:
     assert not list(faults(ast.parse(source)))
+
+
+def test_every_test_and_tool_that_the_threat_table_names_exists() -> None:
+    text = (ROOT / "deploy" / "README.md").read_text("utf-8")
+    rows = [
+        line for line in text.partition("## Security")[2].partition("\n## ")[0].splitlines() if line.startswith("|")
+    ]
+    named = [path for row in rows[2:] for path in re.findall(r"`((?:tests|deploy)/[\w./]+)`", row)]
+    assert len(rows) > 10
+    assert len(named) >= len(rows) - 2
+    assert not [path for path in named if not (ROOT / path).exists()]
 
 
 def test_the_engines_sockets_are_told_to_stay_on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
