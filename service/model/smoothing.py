@@ -6,16 +6,16 @@ against the items beside it, a new inner node by the mean embedding of what lies
 trained: the trie shares uniformly there. This module makes the weights; the trie applies them inside the beam.
 """
 
+from bisect import bisect_left
 from collections import OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from service.model.semantic_ids import Sid
-from service.model.trie import SiblingMix, SidTrie
+from service.model.trie import SiblingMix
 
 MAX_SIBLINGS = 64
 CACHED_PARENTS = 4096
@@ -33,7 +33,7 @@ class SiblingMixer:
     """Knows the trained items' SIDs int [N, L] and their embeddings float32 [N, E].
 
     Raises:
-        ValueError: the temperature is not positive.
+        ValueError: the temperature is not positive, or a code is not below ``codes``.
     """
 
     def __init__(
@@ -41,12 +41,14 @@ class SiblingMixer:
     ) -> None:
         if temperature <= 0:
             raise ValueError(f"the smoothing temperature must be positive, got {temperature}")
-        self._trie = SidTrie.build(codes_NL, codes)
+        if codes_NL.size and not 0 <= codes_NL.min() <= codes_NL.max() < codes:
+            raise ValueError(f"expected SIDs [N, L] of codes below {codes}")
         self._temperature = temperature
         self._seen: OrderedDict[Sid, _Siblings | None] = OrderedDict()
-        leaf_N = self._trie.find(torch.from_numpy(codes_NL.astype(np.int64))).numpy()
-        self._leaf_sum = np.zeros((self._trie.num_leaves, embedding_NE.shape[1]), np.float32)
-        np.add.at(self._leaf_sum, leaf_N, embedding_NE)
+        self._codes_UL, sid_N = np.unique(codes_NL.astype(np.int64), axis=0, return_inverse=True)
+        self._sids = [tuple(codes) for codes in self._codes_UL.tolist()]
+        self._sum_UE = np.zeros((len(self._sids), embedding_NE.shape[1]), np.float32)
+        np.add.at(self._sum_UE, sid_N.reshape(-1), embedding_NE)
 
     def mixes(self, new_items: Sequence[tuple[Sid, NDArray[np.float32]]]) -> Mapping[Sid, SiblingMix]:
         """The mixtures of all nodes that exist only because of ``new_items`` (SID, embedding [E])."""
@@ -85,15 +87,15 @@ class SiblingMixer:
         return self._seen[parent]
 
     def _look_up(self, parent: Sid) -> _Siblings | None:
-        level, node = len(parent), self._node(parent)
-        if node < 0:
+        """SIDs are sorted, so those below a node are neighbours, and its children begin where their code changes."""
+        first = bisect_left(self._sids, parent)
+        last = bisect_left(self._sids, (*parent[:-1], parent[-1] + 1)) if parent else len(self._sids)
+        if first == last:
             return None
-        codes_S = self._trie.children(level, node)
-        ranges = [self._trie.leaf_range(level + 1, self._node((*parent, int(code)))) for code in codes_S]
-        return _Siblings(codes_S, np.stack([_unit(self._leaf_sum[first:last].sum(0)) for first, last in ranges]))
-
-    def _node(self, prefix: Sid) -> int:
-        return int(self._trie.find(torch.tensor([prefix], dtype=torch.int64).reshape(1, len(prefix)))[0])
+        code_U = self._codes_UL[first:last, len(parent)]
+        start_S = np.flatnonzero(np.diff(code_U, prepend=-1))
+        sum_SE = np.add.reduceat(self._sum_UE[first:last], start_S, axis=0)
+        return _Siblings(code_U[start_S], sum_SE / np.maximum(np.linalg.norm(sum_SE, axis=1, keepdims=True), 1e-12))
 
 
 def _unit(vector_E: NDArray[np.float32]) -> NDArray[np.float32]:
