@@ -61,8 +61,8 @@ async def test_every_route_but_four_refuses_without_a_key_and_with_a_wrong_one(g
         shown = path.replace("{user_id:path}", "u").replace("{name:path}", "a").replace("{item_id:path}", "i")
         for headers in ({}, {"authorization": "Bearer wrong"}, {"x-api-key": "wrong"}):
             answer = await guarded.client.request(method, shown, headers=headers, content=b"{")
-            if path in ALLOWED_WITHOUT_KEY:
-                assert answer.status_code == 200, path
+            if path in ALLOWED_WITHOUT_KEY or path.startswith(PAGE_WITHOUT_DATA):
+                assert answer.status_code not in (401, 403), path
             else:
                 assert answer.status_code == 401, (method, path)
                 assert "www-authenticate" in answer.headers
