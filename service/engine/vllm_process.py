@@ -130,11 +130,11 @@ def main(descriptor: int) -> int:
 
 
 def _start(first: Message) -> "VllmRunner":
+    checkpoint = open_checkpoint(Path(first["checkpoint"]), verify=False)
     # imported only now, so that a parent that hangs up during the seconds this takes is noticed meanwhile
     from service.engine.vllm_runner import VllmRunner
 
-    options = EngineOptions(**first["options"])
-    return VllmRunner(open_checkpoint(Path(first["checkpoint"]), verify=False), options)
+    return VllmRunner(checkpoint, EngineOptions(**first["options"]))
 
 
 def _read(channel: Channel, inbox: "queue.SimpleQueue[Message | None]", started: threading.Event) -> None:
