@@ -138,10 +138,11 @@ def _standard() -> Preset:
     cells = []
     for mode in MODES:
         cells += [
-            Cell(main, mode, 1, 10, 160, NO_HF),
+            # the most telling first: a run that is cut short has them
+            Cell(main, mode, 8, 50, 160, NO_HF),
             Cell(main, mode, 1, 50, 160, ALL),
             Cell(main, mode, 8, 20, 160, FAST + ("one_token",)),
-            Cell(main, mode, 8, 50, 160, NO_HF),
+            Cell(main, mode, 1, 10, 160, NO_HF),
             Cell(main, mode, 8, 50, 60, FAST),
             Cell(main, mode, 8, 50, 500, FAST),
             Cell(main, mode, 8, 200, 160, FAST),
