@@ -11,17 +11,26 @@ from service.model.checkpoint import Checkpoint
 from tests.service_doubles import Running, running
 
 DOCUMENTED = {
+    "rec_beam_rows",
     "rec_build_info",
     "rec_catalog_items",
     "rec_catalog_version",
+    "rec_circuit_open",
     "rec_dependency_up",
+    "rec_engine_canary_seconds",
+    "rec_events_total",
     "rec_fallback_total",
+    "rec_feedback_lost_total",
+    "rec_feedback_total",
+    "rec_history_truncated_total",
     "rec_illegal_sid_total",
     "rec_inflight",
+    "rec_item_grounding_seconds",
     "rec_item_visible_lag_seconds",
     "rec_items_total",
     "rec_request_seconds",
     "rec_requests_total",
+    "rec_served_items_total",
     "rec_shed_total",
     "rec_stage_seconds",
 }
