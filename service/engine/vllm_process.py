@@ -82,7 +82,7 @@ class EngineLoop:
 
 
 def engine_environment(options: EngineOptions) -> Mapping[str, str]:
-    """What vLLM, torch and OpenMP read from the environment at import; what the user has set goes before it."""
+    """What vLLM, torch and OpenMP read from the environment at import; what the user has set goes before most of it."""
     wanted = {
         "VLLM_PLUGINS": "groundrec",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -96,13 +96,18 @@ def engine_environment(options: EngineOptions) -> Mapping[str, str]:
         "OMP_WAIT_POLICY": "passive",
         "PYTHONWARNINGS": "ignore",
     }
-    if options.compile_cache is not None:
-        wanted |= {
-            "VLLM_CACHE_ROOT": options.compile_cache,
-            "VLLM_USE_AOT_COMPILE": "0",  # what it saves did not load again on CPU; inductor's own cache does
-            "TORCHINDUCTOR_CACHE_DIR": f"{options.compile_cache}/inductor",
-        }
-    return {**wanted, **os.environ}
+    return {**wanted, **os.environ, **_compile_cache(options)}
+
+
+def _compile_cache(options: EngineOptions) -> dict[str, str]:
+    if options.compile_cache is None:
+        return {}
+    return {
+        "VLLM_CACHE_ROOT": options.compile_cache,
+        "VLLM_USE_AOT_COMPILE": "0",  # what it saves did not load again on CPU; inductor's own cache does
+        # torch sets this for itself when it is imported here, so it cannot be left to whoever set it
+        "TORCHINDUCTOR_CACHE_DIR": f"{options.compile_cache}/inductor",
+    }
 
 
 def main(descriptor: int) -> int:

@@ -134,8 +134,10 @@ def test_changes_and_questions_are_confirmed(session: Session) -> None:
 
 def test_what_the_user_set_in_the_environment_goes_before_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/where/torch/put/it")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     environment = engine_environment(EngineOptions("float32", 8, 0.25, 3, 1.0, compile_cache="/somewhere"))
     assert environment["VLLM_LOGGING_LEVEL"] == "DEBUG"
     assert environment["OMP_NUM_THREADS"] == "3"
     assert environment["VLLM_CACHE_ROOT"] == "/somewhere"
+    assert environment["TORCHINDUCTOR_CACHE_DIR"] == "/somewhere/inductor"
