@@ -1,7 +1,9 @@
 """The dial of new items, fitted on items that the model has never met and set by what the known items may lose.
 
 Coefficients by maximum likelihood on validation (`new_item_fit`); then one offset is added to the bias: the largest one
-at which users whose next item was known lose no more than the budget. The test targets are not looked at. It is given
+up to 0 at which users whose next item was known lose no more than the budget. Never above 0, where the likelihood puts
+new items: beyond it they cost known ones more than they bring, the more so the more of them a service holds. The test
+targets are not looked at. It is given
 recommendations, and knows nothing of models, checkpoints and files.
 
 Shapes: U users, M new items, K places, F features.
@@ -67,7 +69,7 @@ def calibrate(
     text, model, bias = best.coefficient_F.tolist()
     dial = replace(start, bias=bias, text=text, model=model)
     curve = _curve(cold_items, cold, warm, dial, report, options)
-    affordable = [row["offset"] for row in curve if row["warm_change"] >= -options.warm_loss]
+    affordable = [r["offset"] for r in curve if r["offset"] <= 0 and r["warm_change"] >= -options.warm_loss]
     offset = max(affordable, default=OFFSETS[0])
     told = {
         "users_with_new_item": len(cold.examples),

@@ -159,7 +159,7 @@ class ServingRecipe(_Part):
         boost = self.smoothing_boost or (LAST_RESORT_BOOST if self.new_items else 2.0)
         names = ("bias", "text", "model", "temperature", "decay", "history")
         dial: dict[str, Any] = {name: getattr(self, f"new_item_{name}") for name in names}
-        dial |= {"max_share": self.new_item_share, "fitted_on": "the recipe, not on this data"}
+        dial |= {"max_share": self.new_item_share, "fitted_on": "the recipe"}
         return {
             "temperature": self.smoothing_temperature,
             "boost": boost,

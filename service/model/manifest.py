@@ -72,7 +72,7 @@ class EmbeddingPart(_Part):
 class NewItemPart(_Part):
     """The dial of `service.model.new_items`, and the share of an answer's places that new items may take.
 
-    ``fitted_on`` says where the coefficients come from; the recipe's defaults are fitted on nothing of this data.
+    ``fitted_on`` says where the coefficients come from: a data set, or "the recipe".
     """
 
     bias: float = Field(allow_inf_nan=False)

@@ -58,6 +58,7 @@ def test_a_larger_allowance_never_gives_new_items_less() -> None:
         calibrate(items, cold, warm, REPORT, CalibrationOptions(warm_loss=loss))[1]["offset"] for loss in (0, 0.02, 0.5)
     ]
     assert offsets == sorted(offsets)
+    assert max(offsets) <= 0
 
 
 def test_too_few_users_are_refused() -> None:

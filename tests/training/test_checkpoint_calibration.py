@@ -89,7 +89,7 @@ def test_an_uncalibrated_checkpoint_has_the_recipe_s_dial_and_says_so(checkpoint
     smoothing = open_checkpoint(checkpoint).manifest.smoothing
     assert smoothing.new_items is not None
     assert (smoothing.new_items.bias, smoothing.new_items.text, smoothing.new_items.model) == (0.0, 1.0, 0.0)
-    assert "not on this data" in smoothing.new_items.fitted_on
+    assert smoothing.new_items.fitted_on == "the recipe"
     assert smoothing.boost < 0.01
 
 

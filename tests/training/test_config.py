@@ -59,8 +59,8 @@ def test_an_unknown_recipe_lists_the_known_ones(tmp_path: Path) -> None:
 
 
 def test_the_beam_s_own_smoothing_is_a_last_resort_beside_the_dial_of_new_items() -> None:
-    with_dial, without = load_recipe("quickstart"), load_recipe("quickstart", ["serving.new_items=false"])
+    with_dial, without = load_recipe("scientific"), load_recipe("scientific", ["serving.new_items=false"])
     assert with_dial.serving.smoothing["boost"] < 0.01 and with_dial.serving.smoothing["new_items"]["text"] == 1.0
     assert without.serving.smoothing == {"temperature": 0.05, "boost": 2.0, "new_items": None}
-    chosen = load_recipe("quickstart", ["serving.smoothing_boost=3"])
+    chosen = load_recipe("scientific", ["serving.smoothing_boost=3"])
     assert chosen.serving.smoothing["boost"] == 3.0
