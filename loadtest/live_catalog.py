@@ -61,7 +61,7 @@ class StandInEncoder:
             near = self._embedding_NE[random.integers(len(self._embedding_NE))]
             rows.append(near + SPREAD * random.normal(size=width) / np.sqrt(width))
         found = np.array(rows, np.float32)
-        return found / np.linalg.norm(found, axis=1, keepdims=True)
+        return np.asarray(found / np.linalg.norm(found, axis=1, keepdims=True), np.float32)
 
 
 class TrieEngine:
