@@ -54,12 +54,17 @@ class TreeLevel:
     next: int | None
 
 
-class CurrentCatalog(Protocol):
-    """Where the newest catalogue is found."""
+class PrimaryLane(Protocol):
+    """The newest catalogue, and the code space its SIDs are from."""
 
     @property
     def current(self) -> Catalog:
         """The newest version."""
+        ...
+
+    @property
+    def space(self) -> SidSpace:
+        """Levels and codes."""
         ...
 
 
@@ -67,17 +72,21 @@ class CurrentCatalog(Protocol):
 class _Sorted:
     """All items of one version in the order of their SIDs."""
 
+    catalog: Catalog
     version: int
     sids: Sequence[Sid]
     items: Sequence[CatalogItem]
+
+    def is_of(self, catalog: Catalog) -> bool:
+        """Whether it is this catalogue's: versions of two models' catalogues may be equal."""
+        return self.catalog is catalog and self.version == catalog.version
 
 
 class CatalogTree:
     """Answers `level`; keeps the order of the version it sorted last."""
 
-    def __init__(self, catalogs: CurrentCatalog, space: SidSpace) -> None:
-        self._catalogs = catalogs
-        self._space = space
+    def __init__(self, primary: PrimaryLane) -> None:
+        self._primary = primary
         self._sorting = asyncio.Lock()
         self._sorted: _Sorted | None = None
         self._rests_until = 0.0
@@ -86,11 +95,11 @@ class CatalogTree:
         """Up to ``limit`` codes greater than ``after`` that continue ``prefix``; none where nothing lies under it."""
         async with self._sorting:
             order = await self._order()
-        return _level(order, self._space, tuple(prefix), limit, after)
+        return _level(order, self._primary.space, tuple(prefix), limit, after)
 
     async def _order(self) -> _Sorted:
-        catalog, order, start = self._catalogs.current, self._sorted, time.monotonic()
-        if order is not None and (order.version == catalog.version or start < self._rests_until):
+        catalog, order, start = self._primary.current, self._sorted, time.monotonic()
+        if order is not None and (order.is_of(catalog) or start < self._rests_until):
             return order
         order = self._sorted = await asyncio.to_thread(_sort, catalog)
         end = time.monotonic()
@@ -102,7 +111,7 @@ def _sort(catalog: Catalog) -> _Sorted:
     items = sorted(
         (item for item, _ in catalog.popular()), key=lambda item: item.sid
     )  # stable: popular ones stay first
-    return _Sorted(catalog.version, [item.sid for item in items], items)
+    return _Sorted(catalog, catalog.version, [item.sid for item in items], items)
 
 
 def _level(order: _Sorted, space: SidSpace, prefix: Sid, limit: int, after: int | None) -> TreeLevel:

@@ -16,6 +16,8 @@
         ├── UnauthorizedError     401  unauthorized
         ├── ForbiddenError        403  forbidden
         ├── UnknownItemError      404  unknown-item
+        ├── UnknownModelError     404  unknown-model
+        ├── ConflictError         409  conflict
         ├── MediaTypeError        415  unsupported-media-type
         ├── InvalidRequestError   422  invalid-request
         ├── QuotaError            429  quota-exceeded
@@ -135,6 +137,22 @@ class UnknownItemError(RequestError):
     problem = "unknown-item"
     title = "There is no such item"
     status = 404
+
+
+class UnknownModelError(RequestError):
+    """No model of that version is served by this replica."""
+
+    problem = "unknown-model"
+    title = "There is no such model"
+    status = 404
+
+
+class ConflictError(RequestError):
+    """What is asked does not fit what is served or under way."""
+
+    problem = "conflict"
+    title = "That cannot be done now"
+    status = 409
 
 
 class MediaTypeError(RequestError):

@@ -26,7 +26,7 @@ class Health:
         self._caught_up = False
         self._draining = False
         self._stopped: set[str] = set()
-        self._misses = MISSES_ALLOWED  # unready until the first canary has sung
+        self._misses: dict[str, int] = {}  # by model; unready until the first canary has sung
 
     def reasons(self) -> list[str]:
         """Why not ready; empty when ready."""
@@ -35,14 +35,22 @@ class Health:
             reasons.append("draining")
         if not self._caught_up:
             reasons.append("catalog_replaying")
-        if self._misses >= MISSES_ALLOWED:
+        if not any(self.is_well(model_version) for model_version in self._misses):
             reasons.append("engine_unavailable")
         return [*reasons, *sorted(self._stopped)]
 
     @property
     def engine_lost(self) -> bool:
-        """Whether the engine is silent for so long that only a new process helps: vLLM cannot restart in place."""
-        return self._misses >= MISSES_TO_EXIT
+        """Whether every engine is silent for so long that only a new process helps: vLLM cannot restart in place."""
+        return bool(self._misses) and min(self._misses.values()) >= MISSES_TO_EXIT
+
+    def is_well(self, model_version: str) -> bool:
+        """Whether a model's engine answers."""
+        return self._misses.get(model_version, MISSES_ALLOWED) < MISSES_ALLOWED
+
+    def forget(self, model_version: str) -> None:
+        """A model is served no more."""
+        self._misses.pop(model_version, None)
 
     def caught_up(self) -> None:
         """The item log is replayed."""
@@ -56,10 +64,10 @@ class Health:
         """Background work ended that never should; only a restart mends that."""
         self._stopped.add(f"{work}_stopped")
 
-    def canary(self, *, alive: bool, seconds: float | None = None) -> None:
+    def canary(self, model_version: str, *, alive: bool, seconds: float | None = None) -> None:
         """The outcome of one canary, and how long it took to come back."""
-        self._misses = 0 if alive else self._misses + 1
-        self._metrics.dependency_up.labels("engine").set(int(alive))
+        self._misses[model_version] = 0 if alive else self._misses.get(model_version, MISSES_ALLOWED - 1) + 1
+        self._metrics.dependency_up.labels("engine").set(int(not any(self._misses.values())))
         if seconds is not None:
             self._metrics.canary_seconds.observe(seconds)
 
@@ -69,7 +77,7 @@ class Health:
         return {"status": "ready" if not reasons else "unready", "reasons": reasons, "canary_misses": self._misses}
 
 
-async def try_canary(engine: Engine, health: Health, timeout_seconds: float) -> None:
+async def try_canary(engine: Engine, health: Health, timeout_seconds: float, model_version: str) -> None:
     """One canary, within the time."""
     start = time.perf_counter()
     try:
@@ -77,13 +85,13 @@ async def try_canary(engine: Engine, health: Health, timeout_seconds: float) -> 
             await engine.canary()
     except (EngineError, TimeoutError) as error:
         structlog.get_logger().warning("canary_missed", fault=str(error) or "timeout")
-        health.canary(alive=False)
+        health.canary(model_version, alive=False)
     else:
-        health.canary(alive=True, seconds=time.perf_counter() - start)
+        health.canary(model_version, alive=True, seconds=time.perf_counter() - start)
 
 
-async def keep_canary(engine: Engine, health: Health, period_seconds: float) -> None:
+async def keep_canary(engine: Engine, health: Health, period_seconds: float, model_version: str) -> None:
     """A canary every period, for ever."""
     while True:
         await asyncio.sleep(period_seconds)
-        await try_canary(engine, health, period_seconds)
+        await try_canary(engine, health, period_seconds, model_version)

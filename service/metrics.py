@@ -6,10 +6,32 @@ Labels are few and fixed: no user, no item, no raw path. Who measures decides wh
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, generate_latest
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+SHARES = tuple(n / 10 for n in range(11))
+
+
+class VersionedItems(Protocol):
+    """A catalogue, as far as it is measured."""
+
+    @property
+    def version(self) -> int:
+        """Its version."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
+class CurrentCatalog(Protocol):
+    """Where the newest catalogue is found."""
+
+    @property
+    def current(self) -> VersionedItems:
+        """The newest version."""
+        ...
 
 
 class Metrics:
@@ -62,7 +84,22 @@ class Metrics:
         self.feedback_lost = Counter(
             "rec_feedback_lost", "served recommendations that could not be recorded", registry=registry
         )
+        self.shadow = Counter(
+            "rec_shadow", "answers that a shadow ranked too", ["model_version", "outcome"], registry=registry
+        )
+        self.shadow_overlap = Histogram(
+            "rec_shadow_overlap",
+            "share of an answer's items that a shadow would have given too",
+            ["model_version"],
+            buckets=SHARES,
+            registry=registry,
+        )
         self.build_info = Info("rec_build", "what runs", registry=registry)
+
+    def follow(self, catalogs: CurrentCatalog) -> None:
+        """Report this catalogue whenever somebody looks."""
+        self.catalog_items.set_function(lambda: len(catalogs.current))
+        self.catalog_version.set_function(lambda: catalogs.current.version)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:

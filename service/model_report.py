@@ -3,17 +3,16 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from service.event_weights import EventWeights
 from service.lane import CurrentCatalog, Lane
 from service.model.checkpoint import Checkpoint
 from service.settings import Settings
 
 
 def model_report(
-    settings: Settings, checkpoint: Checkpoint, catalogs: CurrentCatalog, lane: Lane, weights: EventWeights
+    settings: Settings, checkpoint: Checkpoint, catalogs: CurrentCatalog, lane: Lane
 ) -> Callable[[], Mapping[str, Any]]:
     """A function that reports the state of the moment."""
-    fixed = _fixed(settings, checkpoint, lane, weights)
+    fixed = _fixed(settings, checkpoint, lane)
 
     def report() -> Mapping[str, Any]:
         catalog = catalogs.current
@@ -24,7 +23,7 @@ def model_report(
     return report
 
 
-def _fixed(settings: Settings, checkpoint: Checkpoint, lane: Lane, weights: EventWeights) -> dict[str, Any]:
+def _fixed(settings: Settings, checkpoint: Checkpoint, lane: Lane) -> dict[str, Any]:
     manifest, options = checkpoint.manifest, lane.options
     smoothing = {
         "boost": settings.smoothing_boost or manifest.smoothing.boost,
@@ -40,7 +39,6 @@ def _fixed(settings: Settings, checkpoint: Checkpoint, lane: Lane, weights: Even
         "max_history_items": manifest.prompt.max_items,
         "beam_width": options.beam_width,
         "exclude_seen": options.exclude_seen,
-        "event_weights": dict(weights.table),
         "cold_new_share": options.cold_new_share,
         "smoothing": smoothing,
         "new_item_share": options.new_item_share,

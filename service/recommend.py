@@ -7,6 +7,7 @@ One deadline covers everything. Whatever fails, the answer says so: model with h
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from service.errors import RequestError
@@ -26,18 +27,22 @@ from service.recommendation import (
 BATCH_AT_WORK = 32  # of one batch, so that a single call cannot take the engine for itself
 
 Served = Callable[[RecommendQuery, Recommendation, str | None], None]
+Followed = Callable[[Ask, Sequence[Place]], None]
 
 
 class LaneChoice(Protocol):
     """Which model answers a query."""
 
-    def __call__(self, query: RecommendQuery) -> Lane:
-        """The lane; the same one for the same user while the choice stands."""
+    def enter(self, query: RecommendQuery) -> AbstractContextManager[Lane]:
+        """The lane, held open while the block runs; the same one for the same user while the choice stands."""
         ...
 
 
 class Recommender:
-    """Answers `RecommendQuery`; ``served`` is told of each answer and of why it is a fallback."""
+    """Answers `RecommendQuery`.
+
+    ``served`` is told of each answer and why it is a fallback, ``followed`` what was asked of the model and found.
+    """
 
     def __init__(
         self,
@@ -46,11 +51,12 @@ class Recommender:
         weights: EventWeights,
         metrics: Metrics,
         served: Served,
+        followed: Followed,
         *,
         timeout_ms: int,
     ) -> None:
         self._lanes, self._histories, self._weights = lanes, histories, weights
-        self._metrics, self._served, self._timeout_ms = metrics, served, timeout_ms
+        self._metrics, self._served, self._followed, self._timeout_ms = metrics, served, followed, timeout_ms
 
     async def recommend(self, query: RecommendQuery) -> Recommendation:
         """The best items.
@@ -99,7 +105,12 @@ class Recommender:
         return min(query.timeout_ms or self._timeout_ms, self._timeout_ms)
 
     async def _answer(self, query: RecommendQuery, stored: dict[str, StoredHistory], start: float) -> Recommendation:
-        lane = self._lanes(query)
+        with self._lanes.enter(query) as lane:
+            return await self._answer_by(lane, query, stored, start)
+
+    async def _answer_by(
+        self, lane: Lane, query: RecommendQuery, stored: dict[str, StoredHistory], start: float
+    ) -> Recommendation:
         item_ids, reasons = self._history(query, stored)
         recommendation_id, limit = new_recommendation_id(lane.options.model_version), self._limit(query)
         ask = Ask(query, item_ids, reasons, recommendation_id, start + limit / 1000, limit)
@@ -116,6 +127,8 @@ class Recommender:
             round(1000 * (time.monotonic() - start), 2),
         )
         self._served(query, answer, ranked.fallback)
+        if not ranked.fallback:
+            self._followed(ask, ranked.places)
         return answer
 
     def _history(

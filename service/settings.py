@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -35,12 +35,31 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Milliseconds = Annotated[int, Field(ge=1, le=600_000)]
 
 
+class FurtherModel(BaseModel):
+    """A checkpoint served beside the first one."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    checkpoint: Path
+    share: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] = 0.0
+    shadow: bool = False
+
+
 class Settings(BaseSettings):
     """What can be set; `load_settings` reads it."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
 
     checkpoint: Path = Field(description="folder of the servable checkpoint")
+    share: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] = Field(
+        1.0, description="traffic of `checkpoint` beside the shares of `further_models`"
+    )
+    further_models: tuple[FurtherModel, ...] = Field(
+        (), description="checkpoints served beside it: tables with checkpoint, share (0) and shadow (false)"
+    )
+    models_root: Path | None = Field(
+        None, description="folder below which `POST /models` may open checkpoints; unset: that of `checkpoint`"
+    )
     redis_url: SecretStr = Field(
         SecretStr("redis://127.0.0.1:6379/0"), description="Redis with the histories and the item log"
     )

@@ -79,7 +79,7 @@ class FakeEngine:
         legal = self.versions[request.catalog_version] - set(request.excluded)
         if request.legal is not None:
             allowed = request.legal.mask(len(self.slots))
-            legal = {sid for sid in legal if allowed[self.slots[sid]]}
+            legal = frozenset(sid for sid in legal if allowed[self.slots[sid]])
         most = request.num_results or request.beam_width
         scored = sorted((-self.score(request.prompt_ids, sid), sid) for sid in legal)[:most]
         scores = tuple(-score for score, _ in scored)
@@ -177,7 +177,7 @@ async def running(checkpoint: Checkpoint, parts: Parts | None = None, **settings
     engine, encoder = FakeEngine(checkpoint), FakeEncoder(checkpoint)
     given = parts or Parts(item_log=MemoryItemLog(), histories=MemoryHistory())
     feedback = given.feedback or MemoryFeedback()
-    everything = Parts(given.engine or engine, encoder, given.item_log, given.histories, feedback)
+    everything = Parts(given.engine or engine, encoder, given.item_log, given.histories, feedback, given.further)
     wanted = Settings(**{"checkpoint": checkpoint.folder, "allow_volatile": parts is None, **settings})
     async with open_service(wanted, everything) as service:
         transport = httpx.ASGITransport(service.app, raise_app_exceptions=False)

@@ -23,7 +23,7 @@ from service.api.items_schemas import (
 from service.api.problems import JsonResponse
 from service.api.quota import charge
 from service.errors import InvalidRequestError, UnknownItemError
-from service.ingest import Ingest
+from service.ingest_all import IngestAll
 from service.lane import CurrentCatalog
 
 ItemId = Annotated[Name, Path()]
@@ -32,7 +32,7 @@ Limit = Annotated[int, Query(ge=1, le=1000)]
 Title = Annotated[str, Query(max_length=200, description="only items whose title holds this, whatever its case")]
 
 
-def items_router(ingest: Ingest, catalogs: CurrentCatalog) -> APIRouter:
+def items_router(ingest: IngestAll, catalogs: CurrentCatalog) -> APIRouter:
     """All of /items."""
     router = APIRouter(tags=["items"])
 

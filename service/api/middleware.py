@@ -22,7 +22,17 @@ from service.metrics import Metrics
 
 MAX_BODY_BYTES = 1 << 20
 BODY_SECONDS = 2.0
-ROUTES = {"/recommend", "/recommend:batch", "/items", "/events", "/model"}
+ROUTES = {
+    "/recommend",
+    "/recommend:batch",
+    "/items",
+    "/events",
+    "/model",
+    "/models",
+    "/users:sample",
+    "/catalog/tree",
+    "/catalog/fields",
+}
 QUIET = ("/health", "/metrics", "/playground/static")
 JSON_TYPE = re.compile(r"application/([\w.-]+\+)?json\s*(;.*)?", re.IGNORECASE)
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")

@@ -14,7 +14,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from service.api.problems import JsonResponse
-from service.catalog_tree import CatalogTree, CurrentCatalog
+from service.catalog_tree import CatalogTree
+from service.lane import CurrentCatalog
 from service.model.semantic_ids import MAX_CODES
 
 STATIC = Path(__file__).parent / "static"

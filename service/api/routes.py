@@ -12,6 +12,7 @@ from fastapi.routing import APIRoute
 from service.api.docs_routes import install_docs
 from service.api.events_routes import events_router, users_router
 from service.api.items_routes import items_router
+from service.api.models_routes import models_router
 from service.api.playground_routes import install_playground, playground_router
 from service.api.probe_routes import HealthReport, MetricsText, ModelReport, model_router, probe_router
 from service.api.recommend_routes import recommend_router
@@ -19,8 +20,9 @@ from service.catalog_tree import CatalogTree
 from service.errors import InvalidRequestError
 from service.events import Events
 from service.histories import Histories
-from service.ingest import Ingest
+from service.ingest_all import IngestAll
 from service.lane import CurrentCatalog
+from service.models import Models
 from service.recommend import Recommender
 
 
@@ -29,12 +31,13 @@ class Endpoints:
     """What the routes call."""
 
     recommender: Recommender
-    ingest: Ingest
+    ingest: IngestAll
     events: Events
     histories: Histories
     catalogs: CurrentCatalog
     tree: CatalogTree
     model: ModelReport
+    models: Models
     health: HealthReport
     metrics: MetricsText
 
@@ -57,6 +60,7 @@ def _routers(endpoints: Endpoints) -> list[APIRouter]:
         events_router(endpoints.events),
         users_router(endpoints.events, endpoints.histories, endpoints.catalogs),
         model_router(endpoints.model),
+        models_router(endpoints.models),
         playground_router(endpoints.tree, endpoints.histories, endpoints.catalogs),
     ]
 

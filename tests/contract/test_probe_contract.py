@@ -66,10 +66,11 @@ async def test_ready_does_not_say_200_while_the_engine_is_dead_or_hung_vllm_3986
 
 
 async def test_one_missed_canary_does_not_unready(service: Running) -> None:
-    service.service.health.canary(alive=False)
-    service.service.health.canary(alive=False)
+    health, model = service.service.health, (await service.client.get("/v1/model")).json()["model_version"]
+    health.canary(model, alive=False)
+    health.canary(model, alive=False)
     assert await ready(service) == (200, [])
-    service.service.health.canary(alive=False)
+    health.canary(model, alive=False)
     assert await ready(service) == (503, ["engine_unavailable"])
 
 
@@ -80,7 +81,7 @@ async def test_a_draining_replica_is_unready_and_still_answers(service: Running)
 
 
 async def test_background_work_that_dies_makes_the_replica_unready(checkpoint: Checkpoint) -> None:
-    async with running(checkpoint, items_timeout_ms=200, canary_seconds=60) as service:
+    async with running(checkpoint, items_timeout_ms=2000, canary_seconds=60) as service:
         service.engine.failure, service.engine.failing_updates = ZeroDivisionError("a bug"), 1
         await service.item(item_id="a", title="b")
         assert await ready(service) == (503, ["catalog_sync_stopped"])

@@ -22,6 +22,7 @@ class Shelf:
 
     items: list[CatalogItem]
     version: int = 0
+    space: SidSpace = SPACE
     read: int = field(default=0)
 
     @property
@@ -45,7 +46,7 @@ def shelf(*sids: Sid, new: int = 0) -> Shelf:
 
 
 def tree(items: Shelf) -> CatalogTree:
-    return CatalogTree(items, SPACE)  # type: ignore[arg-type]
+    return CatalogTree(items)  # type: ignore[arg-type]
 
 
 def level(items: Shelf, *prefix: int, limit: int = 100, after: int | None = None) -> TreeLevel:
