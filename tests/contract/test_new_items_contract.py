@@ -96,6 +96,15 @@ async def test_a_filter_holds_for_new_items_too(service: Running) -> None:
         assert ids(answer)
 
 
+async def test_a_deleted_item_is_gone_and_comes_back_when_posted_again(service: Running) -> None:
+    await post(service, "like Title 5")
+    assert new(await service.recommend(history=HISTORY)) == ["new-0"]
+    assert (await service.client.delete("/items/new-0")).status_code == 200
+    assert new(await service.recommend(history=HISTORY)) == []
+    await post(service, "like Title 5")
+    assert new(await service.recommend(history=HISTORY)) == ["new-0"]
+
+
 async def test_an_item_of_another_text_goes_to_other_users(service: Running) -> None:
     await post(service, "like Title 5")
     before = (await service.recommend(history=HISTORY))["items"]
