@@ -251,5 +251,11 @@ def _answers(state: _State, depth: int) -> list[Beams]:
     counts = torch.bincount(state.user_R, minlength=state.exact_U.numel()).tolist()
     missing = depth - state.codes_Rn.shape[1]  # the search ends early when no beam is left
     codes, levels = (F.pad(found[order], (0, missing)) for found in (state.codes_Rn, state.level_score_Rn))
-    parts = zip(codes.split(counts), state.score_R[order].split(counts), levels.split(counts), strict=True)
-    return [Beams(*part, exact) for part, exact in zip(parts, state.exact_U.tolist(), strict=True)]
+    parts = zip(
+        torch.split(codes, counts),
+        torch.split(state.score_R[order], counts),
+        torch.split(levels, counts),
+        state.exact_U.tolist(),
+        strict=True,
+    )
+    return [Beams(*part) for part in parts]
