@@ -48,6 +48,11 @@ class VllmEngine:
         """The engine process."""
         return self._process.pid
 
+    @property
+    def exit_code(self) -> int | None:
+        """How the engine process ended, None while it runs."""
+        return self._process.returncode
+
     async def recommend(self, request_id: str, request: BeamRequest) -> BeamAnswer:
         """See `Engine.recommend`; cancelling forgets the request in the engine, too.
 

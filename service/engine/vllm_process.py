@@ -151,4 +151,6 @@ def _read(channel: Channel, inbox: "queue.SimpleQueue[Message | None]", started:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))
+    code = main(int(sys.argv[1]))
+    sys.stdout.flush(), sys.stderr.flush()
+    os._exit(code)  # everything is closed; the interpreter's own end waits for ever on threads of torch's distributed

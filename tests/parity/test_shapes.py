@@ -34,6 +34,7 @@ async def served(folder: Path, shape: Shape, options: EngineOptions = OPTIONS) -
     finally:
         await engine.close()
         await reference.close()
+    assert engine.exit_code == 0
 
 
 @pytest.mark.parametrize(
