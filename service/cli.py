@@ -13,6 +13,7 @@ import typer
 
 from service.catalog_cli import catalog_app
 from service.errors import StartupError
+from service.models_cli import models_app
 from service.operations_cli import backup_app, checkpoint_app
 from service.settings import Settings, load_settings
 from service.users_cli import feedback_app, histories_app, keys_app
@@ -22,11 +23,23 @@ app.add_typer(histories_app, name="histories")
 app.add_typer(feedback_app, name="feedback")
 app.add_typer(keys_app, name="keys")
 app.add_typer(catalog_app, name="catalog")
+app.add_typer(models_app, name="models")
 app.add_typer(backup_app, name="backup")
 app.add_typer(checkpoint_app, name="checkpoint")
 
-OWN_COMMANDS = {"serve", "check", "catalog", "histories", "feedback", "keys", "backup", "checkpoint", "bench"}
-TRAINING_COMMANDS = ("train", "ground", "evaluate", "inspect")
+OWN_COMMANDS = {
+    "serve",
+    "check",
+    "catalog",
+    "models",
+    "histories",
+    "feedback",
+    "keys",
+    "backup",
+    "checkpoint",
+    "bench",
+}
+TRAINING_COMMANDS = ("train", "ground", "evaluate", "inspect", "experiment", "report", "calibrate")
 
 
 def _help(name: str) -> str:

@@ -18,6 +18,7 @@ from service.client.results import (
     PostedItem,
     Recommendation,
     RecommendedItem,
+    ServedModel,
     SharedHistory,
 )
 from service.client.synchronous import RecClient
@@ -35,5 +36,6 @@ __all__ = [
     "RecClient",
     "Recommendation",
     "RecommendedItem",
+    "ServedModel",
     "SharedHistory",
 ]

@@ -9,7 +9,7 @@ import httpx
 
 from service.client import calls
 from service.client.calls import Call, Event, Item
-from service.client.results import Erased, EventsReport, HistoryEvent, PostedItem, Recommendation
+from service.client.results import Erased, EventsReport, HistoryEvent, PostedItem, Recommendation, ServedModel
 from service.client.retries import Outcome, of_failure, of_response, pause
 from service.errors import ProblemError, UnreachableError
 
@@ -64,6 +64,26 @@ class AsyncRecClient:
     async def model(self) -> Mapping[str, Any]:
         """GET /model."""
         return await self._call(calls.model())
+
+    async def models(self) -> list[ServedModel]:
+        """GET /models: the models of the replica that answers."""
+        return await self._call(calls.models())
+
+    async def open_model(
+        self, checkpoint: str, *, share: float = 0.0, shadow: bool = False, replace: bool = False
+    ) -> ServedModel:
+        """POST /models: begin to open a checkpoint; `models` says when it is ready."""
+        return await self._call(calls.open_model(checkpoint, share=share, shadow=shadow, replace=replace))
+
+    async def change_model(
+        self, model_version: str, *, share: float | None = None, shadow: bool | None = None
+    ) -> ServedModel:
+        """PATCH /models/{model_version}."""
+        return await self._call(calls.change_model(model_version, share=share, shadow=shadow))
+
+    async def close_model(self, model_version: str) -> ServedModel:
+        """DELETE /models/{model_version}: it answers what it has begun."""
+        return await self._call(calls.close_model(model_version))
 
     async def close(self) -> None:
         """Close the connections."""

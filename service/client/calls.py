@@ -14,6 +14,7 @@ from service.client.results import (
     HistoryEvent,
     PostedItem,
     Recommendation,
+    ServedModel,
     history_event,
     plain,
     posted_item,
@@ -130,6 +131,30 @@ def erase_user(user_id: str) -> Call[Erased]:
 def model() -> Call[Mapping[str, Any]]:
     """GET /model."""
     return Call("GET", "/v1/model", dict)
+
+
+def models() -> Call[list[ServedModel]]:
+    """GET /models."""
+    return Call("GET", "/v1/models", lambda row: [plain(ServedModel, each) for each in row["models"]])
+
+
+def open_model(checkpoint: str, *, share: float, shadow: bool, replace: bool) -> Call[ServedModel]:
+    """POST /models."""
+    body = {"checkpoint": checkpoint, "share": share, "shadow": shadow, "replace": replace}
+    return Call("POST", "/v1/models", lambda row: plain(ServedModel, row), body, repeatable=False)
+
+
+def change_model(model_version: str, *, share: float | None, shadow: bool | None) -> Call[ServedModel]:
+    """PATCH /models/{model_version}."""
+    body = {name: value for name, value in (("share", share), ("shadow", shadow)) if value is not None}
+    path = f"/v1/models/{quote(model_version, safe='')}"
+    return Call("PATCH", path, lambda row: plain(ServedModel, row), body)
+
+
+def close_model(model_version: str) -> Call[ServedModel]:
+    """DELETE /models/{model_version}."""
+    path = f"/v1/models/{quote(model_version, safe='')}"
+    return Call("DELETE", path, lambda row: plain(ServedModel, row), repeatable=False)
 
 
 def problem(status: int, document: Mapping[str, Any]) -> tuple[str, str, str, tuple[str, ...]]:

@@ -53,6 +53,21 @@ class Recommendation:
 
 
 @dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model of a replica; ``state`` is ``opening``, ``open``, ``closing`` or ``failed``, for the reason ``fault``."""
+
+    checkpoint: str
+    state: str
+    model_version: str | None = None
+    share: float = 0.0
+    shadow: bool = False
+    well: bool = False
+    inflight: int = 0
+    catalog_version: int | None = None
+    fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PostedItem:
     """What became of one posted item; ``result`` is ``created``, ``updated``, ``unchanged`` or ``rejected``."""
 

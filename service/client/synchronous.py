@@ -11,7 +11,7 @@ import httpx
 
 from service.client import calls
 from service.client.calls import Call, Event, Item
-from service.client.results import Erased, EventsReport, HistoryEvent, PostedItem, Recommendation
+from service.client.results import Erased, EventsReport, HistoryEvent, PostedItem, Recommendation, ServedModel
 from service.client.retries import Outcome, of_failure, of_response, pause
 from service.errors import ProblemError
 
@@ -66,6 +66,26 @@ class RecClient:
     def model(self) -> Mapping[str, Any]:
         """GET /model."""
         return self._call(calls.model())
+
+    def models(self) -> list[ServedModel]:
+        """GET /models: the models of the replica that answers."""
+        return self._call(calls.models())
+
+    def open_model(
+        self, checkpoint: str, *, share: float = 0.0, shadow: bool = False, replace: bool = False
+    ) -> ServedModel:
+        """POST /models: begin to open a checkpoint; `models` says when it is ready."""
+        return self._call(calls.open_model(checkpoint, share=share, shadow=shadow, replace=replace))
+
+    def change_model(
+        self, model_version: str, *, share: float | None = None, shadow: bool | None = None
+    ) -> ServedModel:
+        """PATCH /models/{model_version}."""
+        return self._call(calls.change_model(model_version, share=share, shadow=shadow))
+
+    def close_model(self, model_version: str) -> ServedModel:
+        """DELETE /models/{model_version}: it answers what it has begun."""
+        return self._call(calls.close_model(model_version))
 
     def close(self) -> None:
         """Close the connections."""

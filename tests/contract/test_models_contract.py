@@ -9,11 +9,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from typer.testing import CliRunner
 
 from service.app import Parts
-from service.errors import EngineError
+from service.client import AsyncRecClient, ServedModel
+from service.errors import EngineError, RefusedError, StartupError
 from service.model.checkpoint import Checkpoint
+from service.models_cli import models_app
 from service.stores.memory import MemoryHistory
 from service.stores.memory_items import MemoryItemLog
 from tests.service_doubles import FakeEncoder, FakeEngine, Running, exact_checkpoint, ids, running
@@ -234,3 +238,67 @@ async def test_the_last_model_with_traffic_cannot_go(world: World) -> None:
         ):
             assert answer.status_code == 409
         assert (await service.client.delete("/v1/models/unknown")).status_code == 404
+
+
+async def test_the_client_opens_shares_and_closes(world: World) -> None:
+    async with world.serve() as service:
+        transport = httpx.ASGITransport(service.service.app)
+        async with AsyncRecClient("http://groundrec", transport=transport, timeout_seconds=20) as client:
+            assert (await client.open_model("other", share=0.5)).state == "opening"
+            async with asyncio.timeout(20):
+                while (other := (await client.models())[-1]).state == "opening":
+                    await asyncio.sleep(0.01)
+            assert other.model_version is not None and other.well
+            assert (await client.change_model(other.model_version, share=2, shadow=True)).shadow
+            assert (await client.close_model(other.model_version)).state == "closing"
+            with pytest.raises(RefusedError, match="outside"):
+                await client.open_model("../elsewhere")
+
+
+def test_the_commands_say_what_is_served_and_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, failed = (
+        ServedModel("/m/a", "open", "v1", 0.5, True, True, 3, 7),
+        ServedModel("/m/b", "failed", fault="torn"),
+    )
+    states = iter([ServedModel("/m/b", "opening"), failed])
+
+    class Client:
+        def __init__(self, url: str, **_: Any) -> None:
+            assert url == "http://replica"
+
+        def __enter__(self) -> "Client":
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def models(self) -> list[ServedModel]:
+            return [opened, next(states)]
+
+        def open_model(self, checkpoint: str, **options: Any) -> ServedModel:
+            assert (checkpoint, options) == ("b", {"share": 0.0, "shadow": False, "replace": True})
+            return ServedModel("/m/b", "opening")
+
+        def change_model(self, version: str, **options: Any) -> ServedModel:
+            assert (version, options) == ("v1", {"share": 0.5, "shadow": None})
+            return opened
+
+    monkeypatch.setattr("service.client.RecClient", Client)
+    monkeypatch.setattr("service.models_cli.POLL_SECONDS", 0)
+    runner = CliRunner()
+    result = runner.invoke(models_app, ["open", "b", "--replace", "--url", "http://replica"])
+    assert isinstance(result.exception, StartupError) and "torn" in str(result.exception)
+    shared = runner.invoke(models_app, ["share", "v1", "0.5", "--url", "http://replica"])
+    assert shared.output.split() == [
+        "open",
+        "v1",
+        "share",
+        "0.5,",
+        "shadow,",
+        "well,",
+        "3",
+        "at",
+        "work,",
+        "catalogue",
+        "7",
+        "/m/a",
+    ]
