@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from service.catalog import Catalog
 from service.catalog_sync import CatalogSync
 from service.compaction import Compaction
-from service.engine.base import BeamAnswer, BeamRequest, CatalogDelta, TokenRow
+from service.engine.base import BeamAnswer, BeamRequest, CatalogDelta, EngineStatistics, TokenRow
 from service.engine.catalog_versions import CatalogVersions
 from service.errors import StartupError
 from service.filters import FilterRule
@@ -80,6 +80,10 @@ class TrieEngine:
 
     async def write_tokens(self, rows: Sequence[TokenRow]) -> None:
         """Nothing."""
+
+    async def statistics(self) -> EngineStatistics:
+        """The tries' memory."""
+        return EngineStatistics(0, 0, 0, 0, 0, self._versions.num_bytes)
 
     async def canary(self) -> None:
         """Nothing."""

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from service.beam_rows import BeamRows
-from service.engine.base import BeamAnswer, BeamRequest, CatalogDelta, Engine, TokenRow
+from service.engine.base import BeamAnswer, BeamRequest, CatalogDelta, Engine, EngineStatistics, TokenRow
 
 
 class AdmittedEngine:
@@ -39,6 +39,10 @@ class AdmittedEngine:
     async def write_tokens(self, rows: Sequence[TokenRow]) -> None:
         """See `Engine.write_tokens`."""
         await self._engine.write_tokens(rows)
+
+    async def statistics(self) -> EngineStatistics:
+        """See `Engine.statistics`."""
+        return await self._engine.statistics()
 
     async def canary(self) -> None:
         """See `Engine.canary`."""

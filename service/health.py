@@ -90,6 +90,21 @@ async def try_canary(engine: Engine, health: Health, timeout_seconds: float, mod
         health.canary(model_version, alive=True, seconds=time.perf_counter() - start)
 
 
+async def watch_engine(engine: Engine, metrics: Metrics, period_seconds: float) -> None:
+    """Report what an engine holds, every period, for ever."""
+    while True:
+        try:
+            found = await engine.statistics()
+        except EngineError:
+            pass  # the canary's business
+        else:
+            metrics.trie_bytes.set(found.trie_bytes)
+            metrics.engine_free_blocks.set(found.free_blocks)
+            metrics.engine_tokens.labels("computed").set(found.prompt_tokens - found.cached_tokens)
+            metrics.engine_tokens.labels("prefix_cache").set(found.cached_tokens)
+        await asyncio.sleep(period_seconds)
+
+
 async def keep_canary(engine: Engine, health: Health, period_seconds: float, model_version: str) -> None:
     """A canary every period, for ever."""
     while True:

@@ -24,7 +24,7 @@ from service.circuit import Circuit
 from service.engine.base import Engine, EngineOptions
 from service.errors import CheckpointError, EngineError, RequestError, StartupError
 from service.grounder import Encoder, Grounder
-from service.health import Health, keep_canary, try_canary
+from service.health import Health, keep_canary, try_canary, watch_engine
 from service.ingest import Ingest
 from service.lane import Lane, LaneOptions
 from service.lanes import ServedLane
@@ -41,6 +41,7 @@ from service.stores.item_log import ItemLog
 from service.stores.redis_items import RedisItemLog
 
 FIRST_CANARY_SECONDS = 60.0
+STATISTICS_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,9 @@ class LaneAssembly:
             run_in_background(stack, self.health, "catalog_sync", sync.run())
             watch = keep_canary(engine, self.health, self.settings.canary_seconds, version)
             run_in_background(stack, self.health, "canary", watch)
+            if beside is None:  # the gauges tell of one engine: the first
+                statistics = watch_engine(engine, self.metrics, STATISTICS_SECONDS)
+                run_in_background(stack, self.health, "statistics", statistics)
             ingest = Ingest(sync, grounder, log, self.metrics, self.settings.items_timeout_ms)
             await self._carry_over(beside, checkpoint, ingest)
             lane = self._lane(checkpoint, sync, engine, new_items)

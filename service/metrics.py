@@ -71,6 +71,14 @@ class Metrics:
         self.canary_seconds = Histogram(
             "rec_engine_canary_seconds", "time of a canary that came back", buckets=SECONDS, registry=registry
         )
+        self.trie_bytes = Gauge("rec_trie_bytes", "memory of the engine's catalogue, bytes", registry=registry)
+        self.engine_tokens = Gauge(
+            "rec_engine_prompt_tokens",
+            "prompt tokens since the engine's start, those from the prefix cache apart",
+            ["source"],
+            registry=registry,
+        )
+        self.engine_free_blocks = Gauge("rec_engine_free_blocks", "KV blocks that no request holds", registry=registry)
         self.truncated = Counter(
             "rec_history_truncated", "histories longer than what the model reads", registry=registry
         )

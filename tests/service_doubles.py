@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 
 from service.app import Parts, Service, open_service
-from service.engine.base import BeamAnswer, BeamRequest, CatalogDelta, TokenRow
+from service.engine.base import BeamAnswer, BeamRequest, CatalogDelta, EngineStatistics, TokenRow
 from service.errors import UnknownVersionError
 from service.model.checkpoint import (
     QUANTIZER,
@@ -104,6 +104,9 @@ class FakeEngine:
     async def write_tokens(self, rows: Sequence[TokenRow]) -> None:
         await self._trouble()
         self.written += rows
+
+    async def statistics(self) -> EngineStatistics:
+        return EngineStatistics(0, 9, len(self.requests), 5 * len(self.requests), 2 * len(self.requests), 1234)
 
     async def canary(self) -> None:
         await self._trouble()

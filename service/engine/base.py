@@ -83,6 +83,18 @@ class TokenRow:
     output_D: Sequence[float]
 
 
+@dataclass(frozen=True, slots=True)
+class EngineStatistics:
+    """What an engine holds (requests, KV blocks that none of them holds, catalogue) and has done since its start."""
+
+    unfinished: int
+    free_blocks: int
+    answered: int
+    prompt_tokens: int
+    cached_tokens: int
+    trie_bytes: int
+
+
 class Engine(Protocol):
     """A running engine; it starts at catalogue version 0, the checkpoint's own."""
 
@@ -112,6 +124,14 @@ class Engine(Protocol):
         """
         ...
 
+    async def statistics(self) -> EngineStatistics:
+        """What it holds and has done.
+
+        Raises:
+            EngineError: the engine failed or is gone.
+        """
+        ...
+
     async def canary(self) -> None:
         """Prove that the engine still decodes: one fixed prompt, end to end.
 
@@ -123,17 +143,6 @@ class Engine(Protocol):
     async def close(self) -> None:
         """Stop and free everything."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class EngineStatistics:
-    """What an engine holds (requests, KV blocks that none of them holds) and has done since its start."""
-
-    unfinished: int
-    free_blocks: int
-    answered: int
-    prompt_tokens: int
-    cached_tokens: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import torch
 
-from service.engine.base import BeamAnswer, BeamRequest, CatalogDelta, EngineOptions, TokenRow
+from service.engine.base import BeamAnswer, BeamRequest, CatalogDelta, EngineOptions, EngineStatistics, TokenRow
 from service.engine.catalog_versions import CatalogVersions
 from service.errors import DeadlineError, EngineError
 from service.model.beam import Beams, beam_search
@@ -32,10 +32,17 @@ class TorchEngine:
         self._versions = versions
         self._log_boost = log_boost
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="torch-engine")
+        self._unfinished = self._answered = self._prompt_tokens = 0
 
     async def recommend(self, request_id: str, request: BeamRequest) -> BeamAnswer:
         """See `Engine.recommend`; a cancelled request that has not begun is never computed."""
-        return await self._run(self._search, request)
+        self._unfinished += 1
+        try:
+            found = await self._run(self._search, request)
+        finally:
+            self._unfinished -= 1
+        self._answered, self._prompt_tokens = self._answered + 1, self._prompt_tokens + len(request.prompt_ids)
+        return found
 
     async def update_catalog(self, delta: CatalogDelta) -> None:
         """See `Engine.update_catalog`."""
@@ -44,6 +51,10 @@ class TorchEngine:
     async def write_tokens(self, rows: Sequence[TokenRow]) -> None:
         """See `Engine.write_tokens`; no KV outlives a request here."""
         await self._run(self._write, rows)
+
+    async def statistics(self) -> EngineStatistics:
+        """See `Engine.statistics`; no KV is kept here."""
+        return EngineStatistics(self._unfinished, 0, self._answered, self._prompt_tokens, 0, self._versions.num_bytes)
 
     async def canary(self) -> None:
         """See `Engine.canary`."""

@@ -54,7 +54,12 @@ class VllmRunner:
         """What it holds and what it has done."""
         unfinished = self._engine.get_num_unfinished_requests()
         return EngineStatistics(
-            unfinished, free_blocks(self._engine), self._answered, self._prompt_tokens, self._cached_tokens
+            unfinished,
+            free_blocks(self._engine),
+            self._answered,
+            self._prompt_tokens,
+            self._cached_tokens,
+            int(self._call("groundrec_catalog_bytes")[0]),
         )
 
     def add(self, request_id: str, prompt_ids: Sequence[int], plain: Mapping[str, Any]) -> None:
@@ -144,8 +149,8 @@ class VllmRunner:
             self.abort(late)
             self._late += late
 
-    def _call(self, name: str, plain: Any) -> list[Any]:
-        return list(self._engine.collective_rpc(name, args=(plain,)))
+    def _call(self, name: str, *plain: Any) -> list[Any]:
+        return list(self._engine.collective_rpc(name, args=plain))
 
 
 def engine_arguments(checkpoint: Checkpoint, options: EngineOptions, architecture: str) -> dict[str, Any]:

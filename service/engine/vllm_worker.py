@@ -21,6 +21,10 @@ class CatalogWorker:
         versions.apply(decode_delta(delta))
         return int(versions.latest)
 
+    def groundrec_catalog_bytes(self) -> int:
+        """Memory of the newest catalogue version and the filters kept, in bytes."""
+        return int(self.model_runner.model.pooler.versions.num_bytes)
+
     def groundrec_write_tokens(self, rows: Sequence[Sequence[Any]]) -> bool:
         """Write encoded rows; returns whether a cached prompt may hold one of the tokens."""
         return bool(self.model_runner.model.write_tokens(decode_tokens(rows)))

@@ -54,7 +54,7 @@ class FakeRunner:
         self.rows = rows
 
     def statistics(self) -> EngineStatistics:
-        return EngineStatistics(len(self.waiting), 7, 0, 0, 0)
+        return EngineStatistics(len(self.waiting), 7, 0, 0, 0, 0)
 
 
 class Session:

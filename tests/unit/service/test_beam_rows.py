@@ -8,7 +8,7 @@ import pytest
 
 from service.admitted_engine import AdmittedEngine
 from service.beam_rows import BeamLimits, BeamRows
-from service.engine.base import BeamAnswer, BeamRequest, CatalogDelta, TokenRow
+from service.engine.base import BeamAnswer, BeamRequest, CatalogDelta, EngineStatistics, TokenRow
 from service.errors import DeadlineError, OverloadedError
 from service.metrics import Metrics
 
@@ -167,6 +167,9 @@ class SlowEngine:
     async def update_catalog(self, delta: CatalogDelta) -> None: ...
 
     async def write_tokens(self, rows: Sequence[TokenRow]) -> None: ...
+
+    async def statistics(self) -> EngineStatistics:
+        return EngineStatistics(0, 0, len(self.widths), 0, 0, 0)
 
     async def canary(self) -> None:
         self.canaries += 1
