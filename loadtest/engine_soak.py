@@ -237,11 +237,9 @@ def slope(memory: Sequence[tuple[int, int, int]], column: int) -> float:
 
 
 def resident_kib(process: int | str) -> int:
-    """Resident memory of a process, from /proc."""
-    for line in Path(f"/proc/{process}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1])
-    raise ValueError(f"/proc/{process}/status has no VmRSS")
+    """Anonymous memory of a process, swapped out or not: files' pages come and go as the machine likes."""
+    fields = dict(line.split(":", 1) for line in Path(f"/proc/{process}/status").read_text().splitlines())
+    return sum(int(fields[name].split()[0]) for name in ("RssAnon", "VmSwap"))
 
 
 if __name__ == "__main__":
