@@ -40,7 +40,7 @@ def parents(tree: ast.Module) -> dict[ast.AST, ast.AST]:
 
 
 def environment_uses(tree: ast.Module) -> list[tuple[int, bool]]:
-    """Line of each use of the process environment, and whether it only sets a variable."""
+    """Line of each use of the process environment, and whether it only sets a variable or hands all on to a child."""
     parent = parents(tree)
     uses = []
     for node in ast.walk(tree):
@@ -58,7 +58,8 @@ def environment_uses(tree: ast.Module) -> list[tuple[int, bool]]:
             and isinstance(call := parent[above], ast.Call)
             and isinstance(parent[call], ast.Expr)
         )
-        uses.append((node.lineno, sets_item or calls_setter))
+        passes_on = isinstance(above, ast.Dict) and above.keys[above.values.index(node)] is None
+        uses.append((node.lineno, sets_item or calls_setter or passes_on))
     return uses
 
 
@@ -77,6 +78,8 @@ def test_only_the_settings_read_the_environment(path: Path) -> None:
         ("os.environ['A'] = 'b'", [True]),
         ("os.environ.setdefault('A', 'b')", [True]),
         ("value = os.environ.setdefault('A', 'b')", [False]),
+        ("{'A': 'b', **os.environ}", [True]),
+        ("{'A': os.environ}", [False]),
         ("os.environ['A']", [False]),
         ("os.environ.get('A')", [False]),
         ("os.getenv('A')", [False]),

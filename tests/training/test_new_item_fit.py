@@ -31,7 +31,7 @@ def test_pairs_that_are_no_trials_do_not_count() -> None:
 
 def test_a_weighted_sample_stands_for_the_whole() -> None:
     trials = planted(users=6000)
-    hit_U = trials.is_next_UM.any(1)
+    hit_U = np.asarray(trials.is_next_UM.any(1))
     taken = hit_U | (np.arange(len(hit_U)) % 3 == 0)
     weight = np.where(hit_U, 1.0, 3.0)[taken]
     sampled = Trials(trials.feature_UMF[taken], trials.is_next_UM[taken], trials.open_UM[taken], weight)

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import redis
-from click.testing import Result
 from typer.testing import CliRunner
 
 from service.api_keys import KeyRing
@@ -14,7 +13,7 @@ from service.errors import StartupError
 from service.key_file import read_keys
 
 
-def run(*arguments: Any) -> Result:
+def run(*arguments: Any) -> Any:
     return CliRunner().invoke(app, list(map(str, arguments)))
 
 
