@@ -12,7 +12,7 @@ Slots: the integers that `service.model.legal_slots` speaks of; a SID keeps its 
 
 import math
 from bisect import insort
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -145,7 +145,13 @@ class Catalog:
 
     def new_items(self) -> Iterator[CatalogItem]:
         """Items newer than the model, in the order of their last change."""
-        return (item for item in self._from_row(len(self._base.items)) if item.is_new)
+        rows = self._table.alive(len(self._base.items), self._rows, self.version)
+        return (item for item in self._items_of(rows) if item.is_new)
+
+    def newest(self) -> Iterator[CatalogItem]:
+        """The same, the last change first; lazily, so the first few cost a few."""
+        rows = self._table.alive_backwards(len(self._base.items), self._rows, self.version)
+        return (item for item in self._items_of(rows) if item.is_new)
 
     def popular(self) -> Iterator[tuple[CatalogItem, float]]:
         """All items, most popular first and new ones last, with the log of their smoothed share of interactions."""
@@ -293,8 +299,7 @@ class Catalog:
             return 0
         return digest(item_id, ",".join(map(str, item.sid)), item.hash)
 
-    def _from_row(self, first: int) -> Iterator[CatalogItem]:
-        rows = self._table.alive(first, self._rows, self.version)
+    def _items_of(self, rows: Iterable[int]) -> Iterator[CatalogItem]:
         return (item for row in rows if (item := self.get(self._table.record(row).item_id)))
 
     def _first_row(self, cursor: int | None) -> int:

@@ -22,8 +22,7 @@ def popular_and_new(
     Every ``1 / new_share``-th place is a new item's, the newest first, while there are any.
     """
     popular = (place for place in catalog.popular() if allowed(place[0]))
-    newest = reversed(list(catalog.new_items())) if new_share and catalog.new_count else iter(())
-    fresh = (item for item in newest if allowed(item))
+    fresh = (item for item in catalog.newest() if allowed(item))
     return list(islice(_mixed(popular, fresh, new_share), count))
 
 

@@ -20,6 +20,7 @@ from service.model.checkpoint import ItemRecord
 from service.model.legal_slots import LegalSlots
 
 ALIVE = np.iinfo(np.int64).max
+BLOCK = 4096
 CACHED_RULES = 64
 CACHED_MASKS = 64
 
@@ -92,9 +93,15 @@ class ItemTable:
 
     def alive(self, first: int, rows: int, version: int) -> Iterator[int]:
         """The rows from ``first`` on that ``version`` sees, in order; lazily, in blocks."""
-        for begin in range(first, rows, 4096):
-            end = min(begin + 4096, rows)
+        for begin in range(first, rows, BLOCK):
+            end = min(begin + BLOCK, rows)
             yield from (begin + np.flatnonzero(self._died[begin:end] > version)).tolist()
+
+    def alive_backwards(self, first: int, rows: int, version: int) -> Iterator[int]:
+        """The same, the last row first."""
+        for end in range(rows, first, -BLOCK):
+            begin = max(first, end - BLOCK)
+            yield from (begin + np.flatnonzero(self._died[begin:end] > version))[::-1].tolist()
 
     def alive_rows(self, rows: int, version: int) -> NDArray[np.int64]:
         """All rows that ``version`` sees."""

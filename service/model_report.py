@@ -18,7 +18,8 @@ def model_report(
         catalog = catalogs.current
         counts = {"catalog_items": len(catalog), "new_items": catalog.new_count}
         fields = {"filter_fields": catalog.fields()}
-        return {**fixed, "catalog_version": catalog.version, **counts, **fields}
+        version = {"catalog_version": catalog.version, "catalog_hash": catalog.catalog_hash}
+        return {**fixed, **version, **counts, **fields}
 
     return report
 

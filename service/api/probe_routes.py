@@ -54,6 +54,7 @@ class ModelResponse(BaseModel):
     model_version: str
     created_at: str
     catalog_version: int
+    catalog_hash: str = Field(description="digest of its items, their SIDs and contents; equal on replicas that agree")
     catalog_items: int
     new_items: int = Field(description="items newer than the model")
     levels: int

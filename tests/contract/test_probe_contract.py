@@ -48,6 +48,15 @@ async def test_a_started_service_is_live_and_ready(service: Running) -> None:
     assert (await service.client.get("/health")).json()["status"] == "ready"
 
 
+async def test_the_catalogues_hash_is_told_and_moves_with_its_items(service: Running) -> None:
+    before = (await service.client.get("/model")).json()["catalog_hash"]
+    await service.item(item_id="new", title="like Title 7")
+    after = (await service.client.get("/model")).json()["catalog_hash"]
+    assert re.fullmatch("[0-9a-f]{32}", after) and after != before
+    assert (await service.client.delete("/items/new")).status_code == 200
+    assert (await service.client.get("/model")).json()["catalog_hash"] == before
+
+
 @pytest.mark.parametrize("trouble", ["dead", "hung"])
 async def test_ready_does_not_say_200_while_the_engine_is_dead_or_hung_vllm_39863(
     checkpoint: Checkpoint, trouble: str

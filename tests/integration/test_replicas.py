@@ -88,6 +88,31 @@ async def test_an_item_posted_to_one_replica_is_recommended_by_the_other_within_
         await until(shown, 1.0)
 
 
+async def test_replicas_that_hold_the_same_items_report_one_hash_which_every_change_moves(
+    checkpoint: Checkpoint, redis_url: str
+) -> None:
+    async with (
+        running(checkpoint, REAL, redis_url=redis_url) as one,
+        running(checkpoint, REAL, redis_url=redis_url) as two,
+    ):
+        hashes = [(await one.client.get("/model")).json()["catalog_hash"]]
+        for where, title in ((one, "like Title 7"), (two, "like Title 8")):
+            await where.item(item_id="new", title=title)
+            told = (await where.client.get("/model")).json()
+
+            async def alike(told: dict[str, Any] = told) -> bool:
+                reports = [(await each.client.get("/model")).json() for each in (one, two)]
+                return all(report["catalog_version"] == told["catalog_version"] for report in reports) and all(
+                    report["catalog_hash"] == told["catalog_hash"] for report in reports
+                )
+
+            await until(alike, 1.0)
+            hashes.append(told["catalog_hash"])
+        assert len(set(hashes)) == 3 and all(len(value) == 32 for value in hashes)
+        assert (await one.client.delete("/items/new")).status_code == 200
+        assert (await one.client.get("/model")).json()["catalog_hash"] == hashes[0]
+
+
 async def test_a_restart_replays_the_log_to_the_same_catalogue(checkpoint: Checkpoint, redis_url: str) -> None:
     async with running(checkpoint, REAL, redis_url=redis_url) as service:
         await service.post("/items", [{"item_id": f"new-{n}", "title": f"like Title {n}"} for n in range(20)])

@@ -58,6 +58,7 @@ def test_one_version_may_have_two_successors(first: Catalog) -> None:
     assert left.bucket(FREE) == ("new", "left") and right.bucket(FREE) == ("right",)
     assert [item.item.item_id for item in left.new_items()] == ["new", "left"]
     assert [item.item.item_id for item in right.new_items()] == ["right"]
+    assert [item.item.item_id for item in left.newest()] == ["left", "new"]
 
 
 def test_a_version_is_that_of_its_last_entry(first: Catalog) -> None:
