@@ -17,7 +17,14 @@ import structlog
 from service.catalog import Catalog, CatalogItem, LegalItems
 from service.circuit import Circuit
 from service.engine.base import BeamAnswer, BeamRequest, Engine
-from service.errors import DeadlineError, EngineError, InvalidRequestError, RequestError, UnknownVersionError
+from service.errors import (
+    DeadlineError,
+    EngineError,
+    InvalidRequestError,
+    OverloadedError,
+    RequestError,
+    UnknownVersionError,
+)
 from service.fallback import popular_and_new
 from service.metrics import Metrics
 from service.model.new_items import merge, most_new_items
@@ -111,6 +118,7 @@ class Lane:
 
         Raises:
             InvalidRequestError: the filter names a field that no item declares.
+            OverloadedError: the engine's queue is full.
             RequestError: neither model nor popular items could answer.
         """
         catalog = self._catalogs.current
@@ -123,8 +131,8 @@ class Lane:
             self._metrics.truncated.inc()
         try:
             return await self._ask(ask, history)
-        except InvalidRequestError:
-            raise
+        except (InvalidRequestError, OverloadedError):
+            raise  # a full queue says so: a client that may come back gets a better answer then
         except RequestError as error:
             structlog.get_logger().warning("recommend_fell_back", problem=error.problem, fault=error.detail)
             reason = error.problem.replace("-", "_")

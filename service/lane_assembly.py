@@ -7,7 +7,7 @@ queue of beam rows) is given. Like `app`, it names concrete classes; nothing els
 import asyncio
 import os
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -84,11 +84,13 @@ class LaneAssembly:
             version = checkpoint.manifest.model_version
             parts = self.parts.of(checkpoint, first=beside is None)
             log = await self._open_log(stack, checkpoint, parts)
+            # the engine's process and this one's imports take as long as each other: side by side
+            starting = asyncio.create_task(self._start_engine(parts, checkpoint))
+            stack.push_async_callback(_close_engine, starting)
             grounder = await asyncio.to_thread(_open_grounder, checkpoint, parts)
             stack.callback(grounder.close)
-            engine = self._admitted(parts.engine or await start_engine(self.settings, checkpoint))
-            stack.push_async_callback(engine.close)
             new_items = await asyncio.to_thread(_new_items, checkpoint)
+            engine = self._admitted(await starting)
             sync = await asyncio.to_thread(self._catalog_sync, checkpoint, log, engine, grounder, new_items)
             stack.push_async_callback(sync.close)
             await self._get_ready(sync, engine, version)
@@ -116,6 +118,9 @@ class LaneAssembly:
                 is_well=partial(self.health.is_well, version),
                 close=stack.pop_all().aclose,
             )
+
+    async def _start_engine(self, parts: Parts, checkpoint: Checkpoint) -> Engine:
+        return parts.engine or await start_engine(self.settings, checkpoint)
 
     async def _open_log(self, stack: AsyncExitStack, checkpoint: Checkpoint, parts: Parts) -> ItemLog:
         log = parts.item_log or redis_log(self.settings, checkpoint)
@@ -171,6 +176,13 @@ class LaneAssembly:
 
     def _admitted(self, engine: Engine) -> AdmittedEngine:
         return AdmittedEngine(engine, self.beam_rows, narrow_under_load=self.settings.narrow_beams)
+
+
+async def _close_engine(starting: "asyncio.Task[Engine]") -> None:
+    """Close an engine, or end its start."""
+    starting.cancel()
+    with suppress(asyncio.CancelledError, Exception):  # a start that failed has been told already
+        await (await starting).close()
 
 
 async def start_engine(settings: Settings, checkpoint: Checkpoint) -> Engine:

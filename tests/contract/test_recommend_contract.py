@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from service.app import Parts
-from service.errors import EngineError, StorageError
+from service.errors import EngineError, OverloadedError, StorageError
 from service.model.checkpoint import CatalogTensors, Checkpoint
 from service.model.semantic_ids import Sid
 from service.stores.base import HistoryEvent
@@ -235,3 +235,10 @@ async def test_excluding_one_item_of_a_shared_sid_keeps_the_others(crowded: Chec
         excluded = [f"item-{n}" for n in range(20)]
         answer = await service.recommend(history=["item-0"], exclude_item_ids=excluded, num_results=10)
         assert sorted(ids(answer)) == ["item-20", "item-21", "item-22", "item-23"]
+
+
+async def test_a_full_engine_queue_is_said_and_not_papered_over(service: Running) -> None:
+    service.engine.failure = OverloadedError("too many beams wait")
+    answer = await service.client.post("/v1/recommend", json={"history": ["item-1"]})
+    assert answer.status_code == 503 and answer.json()["type"].endswith(":overloaded")
+    assert answer.headers["retry-after"] == "1"
