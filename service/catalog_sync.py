@@ -23,6 +23,7 @@ from service.grounder import Grounder
 from service.log_recovery import LogRecovery
 from service.metrics import Metrics
 from service.model.semantic_ids import SidSpace
+from service.opened_codes import CodeChange, OpenedCodes
 from service.siblings import SiblingSums
 from service.stores.item_log import LOG_START, ItemLog, LogEntry, LogLostError, LogState, LogTrimmedError
 
@@ -46,6 +47,7 @@ class _Ready:
 
     step: CatalogStep
     delta: CatalogDelta
+    codes: CodeChange | None
     entries: Sequence[LogEntry]
     position: str
 
@@ -63,14 +65,17 @@ class CatalogSync:
         siblings: SiblingSums,
         metrics: Metrics,
         *,
+        codes: OpenedCodes | None = None,
         compaction: Compaction | None = None,
         followers: Sequence[CatalogFollower] = (),
     ) -> None:
         self._space, self._log, self._engine, self._metrics = space, log, engine, metrics
         self._grounder, self._siblings, self._followers = grounder, siblings, followers
+        self._codes = codes
         self._compaction = compaction or Compaction(log, metrics)
         self._recovery = LogRecovery(log)
         self._generation = ""
+        self._lost = False
         self._position = LOG_START
         self._ready: _Ready | None = None
         self._seen: OrderedDict[int, str] = OrderedDict()
@@ -159,13 +164,19 @@ class CatalogSync:
         delta = CatalogDelta(version, self._catalog.version, step.added, step.removed, smoothing)
         for follower in self._followers:
             await follower.follow(step)
-        self._ready = _Ready(step, delta, entries, position)
+        codes = await self._grounder.run(lambda: self._code_change(step))
+        self._ready = _Ready(step, delta, codes, entries, position)
 
     async def _publish(self) -> None:
         ready = self._ready
         assert ready is not None
         with self._metrics.stage("catalog_update"):
+            if ready.codes is not None:
+                await self._engine.write_tokens(ready.codes.rows)
             await self._engine.update_catalog(ready.delta)
+        if ready.codes is not None and self._codes is not None:
+            self._codes.apply(ready.codes)
+            self._grounder.use(ready.codes.quantizer)
         async with self._published:
             self._catalog, self._position, self._ready = ready.step.catalog, ready.position, None
             self._published.notify_all()
@@ -175,6 +186,9 @@ class CatalogSync:
         while len(self._seen) > REMEMBERED:
             self._seen.popitem(last=False)
 
+    def _code_change(self, step: CatalogStep) -> CodeChange | None:
+        return self._codes.change(step.codes) if self._codes is not None and step.codes else None
+
     async def _prove_log(self) -> None:
         """Nothing came: is the log still the one that is followed?"""
         state = await self._log.state()
@@ -183,7 +197,8 @@ class CatalogSync:
 
     async def _recover(self, fault: LogLostError) -> None:
         """Put the log right or follow the new one; what is served stays until then."""
-        if not isinstance(fault, LogTrimmedError):
+        if not isinstance(fault, LogTrimmedError) and not self._lost:
+            self._lost = True  # until it is put right: one loss is told once
             structlog.get_logger().error("item_log_lost", detail=fault.detail, version=self._catalog.version)
             self._metrics.log_lost.inc()
         try:
@@ -191,7 +206,7 @@ class CatalogSync:
                 await self._publish()
             recovered = await self._recovery.recover(self._generation, self._catalog, self._seen)
             await self._become(recovered.state, recovered.version, recovered.position)
-            self._generation = recovered.generation
+            self._generation, self._lost = recovered.generation, False
         except (StorageError, EngineError) as error:
             structlog.get_logger().warning("catalog_sync_waits", fault=error.detail)
             await asyncio.sleep(RETRY_SECONDS)
@@ -224,6 +239,10 @@ class CatalogSync:
         try:
             if entry.op == "put":
                 self._space.check(entry.sid)
+            elif entry.op == "code":
+                if self._codes is None:
+                    raise ValueError("this checkpoint has no spare codes")
+                self._codes.check(entry)
         except ValueError as error:
             structlog.get_logger().error("item_log_entry_skipped", position=entry.position, fault=str(error))
             return False
