@@ -84,6 +84,7 @@ async def open_service(settings: Settings, parts: Parts | None = None) -> AsyncI
             tree=CatalogTree(lanes),
             model=partial(_report, lanes, users.weights),
             models=models,
+            openings=lanes.openings,
             health=health,
             metrics=metrics,
         )

@@ -1,7 +1,7 @@
-"""Commands about the live catalogue: ``catalog list|diff|rollback|export|import``.
+"""Commands about the live catalogue: ``catalog list|diff|rollback|export|import|open-codes``.
 
-All but ``import`` read Redis and the checkpoint directly and need no running service. They parse and print; the work is
-elsewhere, and imported only by the command that needs it.
+All but the last two read Redis and the checkpoint directly and need no running service. They parse and print; the
+work is elsewhere, and imported only by the command that needs it.
 """
 
 import asyncio
@@ -151,6 +151,28 @@ def import_items(
         raise typer.Exit(1)
 
 
+@catalog_app.command("open-codes")
+def open_codes(
+    url: Annotated[str, typer.Option("--url", help="a running replica")] = "http://127.0.0.1:8000",
+    key: Annotated[str | None, typer.Option("--key", help="API key with the scope admin")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="say which would be opened")] = False,
+) -> None:
+    """Open spare codes for posted items of kinds that the codebooks do not know, and move the items to them."""
+    from service.client import RecClient
+
+    try:
+        with RecClient(url, api_key=key, timeout_seconds=120.0) as client:
+            models = client.open_codes(dry_run=dry_run)
+    except ClientError as error:
+        raise StartupError(f"--url {url}: {error}") from None
+    for model in models:
+        typer.echo(f"{model.model_version}: {len(model.codes)} codes {'worth opening' if dry_run else 'opened'}")
+        for code in model.codes:
+            left = f"{code.left_before:.0%} -> {code.left_after:.0%} unexplained"
+            typer.echo(f"  level {code.level} code {code.code}: {code.items} items, {left}: {', '.join(code.titles)}")
+        typer.echo(f"  {model.moved} items moved, catalogue {model.catalog_version}, spare codes left {model.free}")
+
+
 def _run(
     checkpoint: Path | None,
     redis_url: str | None,
@@ -194,6 +216,9 @@ def _row(item: Any) -> dict[str, Any]:
 def _shown(entry: Any) -> str:
     from datetime import UTC, datetime
 
+    from service.stores.item_log import CODE_MARK
+
     at = datetime.fromtimestamp(entry.seconds, UTC).isoformat(timespec="seconds")
     sid = ",".join(map(str, entry.sid))
-    return f"{entry.version:>8}  {at}  {entry.op:6}  {entry.item_id}  [{sid}]  {entry.item.title if entry.item else ''}"
+    name, title = entry.item_id.removeprefix(CODE_MARK), entry.item.title if entry.item else ""
+    return f"{entry.version:>8}  {at}  {entry.op:6}  {name}  [{sid}]  {title}"

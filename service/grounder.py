@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from service.model.checkpoint import Checkpoint, ItemRecord
 from service.model.item_text import item_text
+from service.model.quantizer import ResidualQuantizer
 from service.model.semantic_ids import Sid
 from service.vectors import pack, unpack
 
@@ -94,6 +95,15 @@ class Grounder:
     async def run(self, work: Callable[[], Result]) -> Result:
         """Do other work of grounding on the same thread."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    @property
+    def quantizer(self) -> ResidualQuantizer:
+        """What gives items their codes at the moment."""
+        return self._quantizer
+
+    def use(self, quantizer: ResidualQuantizer) -> None:
+        """Ground by another quantiser from the next call on: codes were opened or closed."""
+        self._quantizer = quantizer
 
     def close(self) -> None:
         """End the thread."""

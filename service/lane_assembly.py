@@ -21,6 +21,7 @@ from service.carry_over import carry_over
 from service.catalog import Catalog
 from service.catalog_sync import CatalogSync
 from service.circuit import Circuit
+from service.code_opening import CodeOpening
 from service.engine.base import Engine, EngineOptions
 from service.errors import CheckpointError, EngineError, RequestError, StartupError
 from service.grounder import Encoder, Grounder
@@ -33,6 +34,7 @@ from service.model.checkpoint import QUANTIZER, Checkpoint, open_checkpoint
 from service.model.smoothing import SiblingMixer
 from service.model_report import model_report, new_item_share
 from service.new_items import NewItems
+from service.opened_codes import OpenedCodes
 from service.settings import Settings, masked_url
 from service.siblings import SiblingSums
 from service.stores.base import HistoryStore
@@ -90,8 +92,9 @@ class LaneAssembly:
             grounder = await asyncio.to_thread(_open_grounder, checkpoint, parts)
             stack.callback(grounder.close)
             new_items = await asyncio.to_thread(_new_items, checkpoint)
+            codes = self._opened_codes(checkpoint, grounder)
             engine = self._admitted(await starting)
-            sync = await asyncio.to_thread(self._catalog_sync, checkpoint, log, engine, grounder, new_items)
+            sync = await asyncio.to_thread(self._catalog_sync, checkpoint, log, engine, grounder, new_items, codes)
             stack.push_async_callback(sync.close)
             await self._get_ready(sync, engine, version)
             stack.callback(self.health.forget, version)
@@ -101,6 +104,9 @@ class LaneAssembly:
             if beside is None:  # the gauges tell of one engine: the first
                 statistics = watch_engine(engine, self.metrics, STATISTICS_SECONDS)
                 run_in_background(stack, self.health, "statistics", statistics)
+            opening = self._code_opening(checkpoint, sync, grounder, log, codes)
+            if opening is not None and self.settings.open_codes_minutes is not None:
+                run_in_background(stack, self.health, "open_codes", opening.keep(self.settings.open_codes_minutes * 60))
             ingest = Ingest(sync, grounder, log, self.metrics, self.settings.items_timeout_ms)
             await self._carry_over(beside, checkpoint, ingest)
             lane = self._lane(checkpoint, sync, engine, new_items)
@@ -112,6 +118,7 @@ class LaneAssembly:
                 event_weights=checkpoint.manifest.serving.event_weights,
                 log_key=log_key(checkpoint),
                 ingest=ingest,
+                codes=opening,
                 report=model_report(self.settings, checkpoint, sync, lane),
                 share=share,
                 shadow=shadow,
@@ -130,17 +137,39 @@ class LaneAssembly:
         return log
 
     def _catalog_sync(
-        self, checkpoint: Checkpoint, log: ItemLog, engine: Engine, grounder: Grounder, new_items: NewItems | None
+        self,
+        checkpoint: Checkpoint,
+        log: ItemLog,
+        engine: Engine,
+        grounder: Grounder,
+        new_items: NewItems | None,
+        codes: OpenedCodes | None,
     ) -> CatalogSync:
-        tensors, manifest = checkpoint.catalog_tensors(), checkpoint.manifest
-        temperature = self.settings.smoothing_temperature or manifest.smoothing.temperature
+        tensors, temperature = checkpoint.catalog_tensors(), self._temperature(checkpoint)
         mixer = SiblingMixer(tensors.codes_NL, tensors.embedding_NE, checkpoint.space.codes, temperature)
         catalog = Catalog.from_checkpoint(checkpoint)
         siblings = SiblingSums(mixer)
         followers = [] if new_items is None else [new_items]
         return CatalogSync(
-            catalog, checkpoint.space, log, engine, grounder, siblings, self.metrics, followers=followers
+            catalog, checkpoint.space, log, engine, grounder, siblings, self.metrics, codes=codes, followers=followers
         )
+
+    def _temperature(self, checkpoint: Checkpoint) -> float:
+        return self.settings.smoothing_temperature or checkpoint.manifest.smoothing.temperature
+
+    def _opened_codes(self, checkpoint: Checkpoint, grounder: Grounder) -> OpenedCodes | None:
+        """None for a checkpoint without spare codes."""
+        if not checkpoint.manifest.sid.spare_codes:
+            return None
+        return OpenedCodes(checkpoint, grounder.quantizer, self._temperature(checkpoint))
+
+    def _code_opening(
+        self, checkpoint: Checkpoint, sync: CatalogSync, grounder: Grounder, log: ItemLog, codes: OpenedCodes | None
+    ) -> CodeOpening | None:
+        if codes is None:
+            return None
+        embedding_NE = checkpoint.catalog_tensors().embedding_NE
+        return CodeOpening(sync, grounder, log, codes, embedding_NE, self.settings.code_min_items)
 
     async def _get_ready(self, sync: CatalogSync, engine: Engine, model_version: str) -> None:
         try:

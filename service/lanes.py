@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from service.catalog import Catalog
+from service.code_opening import CodeOpening
 from service.errors import EngineError
 from service.ingest import Ingest
 from service.lane import Lane
@@ -37,7 +38,8 @@ class ServedLane:
 
     ``share`` is its part of the traffic beside the others' shares, 0 for none; a ``shadow`` ranks what others answer.
     ``log_key`` names the item log it follows: lanes with the same quantiser share one. ``report`` is what GET /model
-    says of it, ``event_weights`` what its recipe chose. ``close`` frees everything.
+    says of it, ``event_weights`` what its recipe chose. ``codes`` opens spare codes, if its checkpoint has any.
+    ``close`` frees everything.
     """
 
     lane: Lane
@@ -52,6 +54,7 @@ class ServedLane:
     is_well: Callable[[], bool]
     close: Callable[[], Awaitable[None]]
     event_weights: Mapping[str, float] | None = None
+    codes: CodeOpening | None = None
     inflight: int = 0
     idle: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -122,6 +125,13 @@ class Lanes:
         """One ingest per item log, the primary's first."""
         ordered = sorted(self._served, key=lambda served: served is not self.primary)
         return list({served.log_key: served.ingest for served in reversed(ordered)}.values())[::-1]
+
+    def openings(self) -> dict[str, CodeOpening]:
+        """What opens codes, one per item log, by a model version that has spare ones; the primary's first."""
+        ordered = sorted(self._served, key=lambda served: served is not self.primary)
+        firsts = {served.log_key: served for served in reversed(ordered) if served.codes is not None}
+        chosen = [served for served in ordered if firsts.get(served.log_key) is served]
+        return {served.model_version: served.codes for served in chosen if served.codes is not None}
 
     def choose(self, query: RecommendQuery) -> ServedLane:
         """The lane of a query's user; of a request without a user, a random one by share.

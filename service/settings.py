@@ -117,6 +117,12 @@ class Settings(BaseSettings):
         None,
         description="largest share of an answer's places that items newer than the model take; unset: the checkpoint's",
     )
+    code_min_items: Annotated[int, Field(ge=2)] = Field(
+        20, description="how many posted items of a kind that the codebooks do not know are worth a spare code"
+    )
+    open_codes_minutes: Positive | None = Field(
+        None, description="time between looks for such kinds, each opening codes by itself; unset: only when told to"
+    )
     smoothing_boost: Positive | None = Field(
         None, description="factor on the probability that new items borrow; unset: the checkpoint's"
     )

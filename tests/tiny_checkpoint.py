@@ -47,11 +47,12 @@ class Shape:
     max_items: int = 12
     seed: int = 0
     exclude_seen: bool = True
+    spare_codes: int = 0
 
 
 def build(folder: Path, shape: Shape = Shape()) -> Checkpoint:
     """Write a servable checkpoint of ``shape`` into an empty folder and open it."""
-    space = SidSpace(shape.levels, shape.codes, TEXT_WORDS)
+    space = SidSpace(shape.levels, shape.codes + shape.spare_codes, TEXT_WORDS)
     folder.mkdir(parents=True, exist_ok=True)
     lm = write_language_model(folder / "lm", _backbone(shape), space)
     # sampling defaults that would cut nearly all legal codes away, were anybody to follow them (MiniOneRec PR 57)
@@ -70,6 +71,7 @@ def build(folder: Path, shape: Shape = Shape()) -> Checkpoint:
         embedding_width=EMBEDDING_WIDTH,
         exclude_seen=shape.exclude_seen,
     )
+    fields["sid"]["spare_codes"] = shape.spare_codes
     seal(folder, fields)
     return open_checkpoint(folder)
 

@@ -48,6 +48,8 @@ class SidRecipe(_Part):
     """How vectors become semantic IDs, and the gates on them.
 
     ``behaviour`` is the weight (0..1) of co-occurrence beside text when the training items' SIDs are made.
+    ``spare_codes`` more codes a level get tokens but no items: a running service may open them for items of a kind that
+    the codebooks do not know.
     """
 
     method: Literal["rkmeans", "rqvae"] = "rkmeans"
@@ -57,6 +59,12 @@ class SidRecipe(_Part):
     min_usage: float = Field(default=0.5, ge=0, le=1)
     max_collision_rate: float = Field(default=0.5, ge=0, le=1)
     behaviour: float = Field(default=0.0, ge=0, lt=1)
+    spare_codes: int = Field(default=0, ge=0, le=1024)
+
+    @property
+    def all_codes(self) -> int:
+        """Codes of a level that have tokens: trained and spare ones."""
+        return self.codes + self.spare_codes
 
 
 class BackboneRecipe(_Part):

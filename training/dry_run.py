@@ -71,7 +71,7 @@ def _untrained(recipe: Recipe, cache_dir: Path) -> tuple[GroundedLM, int]:
     backbone = load_backbone(part.spec, cache_dir=cache_dir, num_layers=None, dtype=torch_dtype(part.dtype))
     all_layers = int(backbone.model.config.num_hidden_layers)
     keep_layers(backbone.model, part.layers or all_layers)
-    space = add_sid_tokens(backbone, recipe.sids.levels, recipe.sids.codes)
+    space = add_sid_tokens(backbone, recipe.sids.levels, recipe.sids.all_codes)
     rows = torch.randn(space.num_tokens, backbone.width) * backbone.input_rows.float().std()
     prefix = tuple(backbone.tokenize([recipe.prompt.prefix])[0])
     memory = PrefixMemory(memory_config(recipe.prefix_memory, space), backbone.width)

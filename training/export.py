@@ -102,6 +102,7 @@ class Exported:
                 "first_token_id": model.space.first_token_id,
                 "collision_policy": recipe.sids.policy,
                 "collision_rate": self.metrics["collision_rate"],
+                "spare_codes": recipe.sids.spare_codes,
             },
             "prompt": {
                 "prefix_ids": model.get_buffer("prefix_ids").tolist(),

@@ -86,6 +86,8 @@ def required_scope(method: str, path: str) -> str:
     first = path.removeprefix("/v1").removeprefix("/").partition("/")[0]
     if first == "users" and method == "DELETE":
         return "admin"
+    if first == "catalog" and method not in ("GET", "HEAD"):
+        return "admin"
     return _SCOPES.get(first, "admin")
 
 

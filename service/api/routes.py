@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.routing import APIRoute
 
+from service.api.codes_routes import Openings, codes_router
 from service.api.docs_routes import install_docs
 from service.api.events_routes import events_router, users_router
 from service.api.items_routes import items_router
@@ -38,6 +39,7 @@ class Endpoints:
     tree: CatalogTree
     model: ModelReport
     models: Models
+    openings: Openings
     health: HealthReport
     metrics: MetricsText
 
@@ -61,6 +63,7 @@ def _routers(endpoints: Endpoints) -> list[APIRouter]:
         users_router(endpoints.events, endpoints.histories, endpoints.catalogs),
         model_router(endpoints.model),
         models_router(endpoints.models),
+        codes_router(endpoints.openings),
         playground_router(endpoints.tree, endpoints.histories, endpoints.catalogs),
     ]
 

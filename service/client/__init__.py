@@ -11,10 +11,12 @@ exceptions (`service.errors`). It imports nothing heavy: neither torch nor the s
 from service.client.asynchronous import AsyncRecClient
 from service.client.calls import Event, HistoryEntry, Item
 from service.client.results import (
+    CodesOfModel,
     Erased,
     EventsReport,
     Explanation,
     HistoryEvent,
+    OpenedCode,
     PostedItem,
     Recommendation,
     RecommendedItem,
@@ -25,6 +27,7 @@ from service.client.synchronous import RecClient
 
 __all__ = [
     "AsyncRecClient",
+    "CodesOfModel",
     "Erased",
     "Event",
     "EventsReport",
@@ -32,6 +35,7 @@ __all__ = [
     "HistoryEntry",
     "HistoryEvent",
     "Item",
+    "OpenedCode",
     "PostedItem",
     "RecClient",
     "Recommendation",

@@ -9,7 +9,15 @@ import httpx
 
 from service.client import calls
 from service.client.calls import Call, Event, Item
-from service.client.results import Erased, EventsReport, HistoryEvent, PostedItem, Recommendation, ServedModel
+from service.client.results import (
+    CodesOfModel,
+    Erased,
+    EventsReport,
+    HistoryEvent,
+    PostedItem,
+    Recommendation,
+    ServedModel,
+)
 from service.client.retries import Outcome, of_failure, of_response, pause
 from service.errors import ProblemError, UnreachableError
 
@@ -84,6 +92,10 @@ class AsyncRecClient:
     async def close_model(self, model_version: str) -> ServedModel:
         """DELETE /models/{model_version}: it answers what it has begun."""
         return await self._call(calls.close_model(model_version))
+
+    async def open_codes(self, *, dry_run: bool = False) -> list[CodesOfModel]:
+        """POST /catalog/codes: open spare codes for kinds of posted items that the codebooks do not know."""
+        return await self._call(calls.open_codes(dry_run=dry_run))
 
     async def close(self) -> None:
         """Close the connections."""

@@ -9,9 +9,11 @@ from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
 from service.client.results import (
+    CodesOfModel,
     Erased,
     EventsReport,
     HistoryEvent,
+    OpenedCode,
     PostedItem,
     Recommendation,
     ServedModel,
@@ -155,6 +157,21 @@ def close_model(model_version: str) -> Call[ServedModel]:
     """DELETE /models/{model_version}."""
     path = f"/v1/models/{quote(model_version, safe='')}"
     return Call("DELETE", path, lambda row: plain(ServedModel, row), repeatable=False)
+
+
+def open_codes(*, dry_run: bool) -> Call[list[CodesOfModel]]:
+    """POST /catalog/codes."""
+    query = {"dry_run": "true"} if dry_run else {}
+    return Call("POST", "/v1/catalog/codes", _codes, query=query, repeatable=dry_run)
+
+
+def _codes(row: Mapping[str, Any]) -> list[CodesOfModel]:
+    return [_codes_of_model(each) for each in row["models"]]
+
+
+def _codes_of_model(row: Mapping[str, Any]) -> CodesOfModel:
+    codes = tuple(plain(OpenedCode, code, titles=tuple(code["titles"])) for code in row["codes"])
+    return plain(CodesOfModel, row, codes=codes, free=tuple(row["free"]))
 
 
 def problem(status: int, document: Mapping[str, Any]) -> tuple[str, str, str, tuple[str, ...]]:

@@ -68,6 +68,30 @@ class ServedModel:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenedCode:
+    """A spare code that was, or would be, opened for ``items`` posted items; shares that stay unexplained; titles."""
+
+    level: int
+    code: int
+    items: int
+    left_before: float
+    left_after: float
+    titles: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CodesOfModel:
+    """What opening codes found and did for one model's catalogue; ``free`` spare codes are left, per level."""
+
+    model_version: str
+    dry_run: bool
+    codes: tuple[OpenedCode, ...]
+    moved: int
+    free: tuple[int, ...]
+    catalog_version: int
+
+
+@dataclass(frozen=True, slots=True)
 class PostedItem:
     """What became of one posted item; ``result`` is ``created``, ``updated``, ``unchanged`` or ``rejected``."""
 

@@ -11,7 +11,15 @@ import httpx
 
 from service.client import calls
 from service.client.calls import Call, Event, Item
-from service.client.results import Erased, EventsReport, HistoryEvent, PostedItem, Recommendation, ServedModel
+from service.client.results import (
+    CodesOfModel,
+    Erased,
+    EventsReport,
+    HistoryEvent,
+    PostedItem,
+    Recommendation,
+    ServedModel,
+)
 from service.client.retries import Outcome, of_failure, of_response, pause
 from service.errors import ProblemError
 
@@ -86,6 +94,10 @@ class RecClient:
     def close_model(self, model_version: str) -> ServedModel:
         """DELETE /models/{model_version}: it answers what it has begun."""
         return self._call(calls.close_model(model_version))
+
+    def open_codes(self, *, dry_run: bool = False) -> list[CodesOfModel]:
+        """POST /catalog/codes: open spare codes for kinds of posted items that the codebooks do not know."""
+        return self._call(calls.open_codes(dry_run=dry_run))
 
     def close(self) -> None:
         """Close the connections."""

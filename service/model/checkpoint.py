@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import ValidationError
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -41,6 +41,8 @@ LM_FOLDER = "lm"
 TEXT_ENCODER_FOLDER = "text_encoder"
 PREFIX_MEMORY = "prefix_memory.safetensors"
 QUANTIZER = "quantizer.safetensors"
+LANGUAGE_MODEL = "lm/model.safetensors"
+INPUT_ROWS, OUTPUT_ROWS = "model.embed_tokens.weight", "lm_head.weight"
 CATALOG_ITEMS = "catalog.jsonl"
 CATALOG_TENSORS = "catalog.safetensors"
 
@@ -112,6 +114,30 @@ class Checkpoint:
         _check_catalog(tensors, self.manifest, self.folder / CATALOG_TENSORS)
         return tensors
 
+    @property
+    def trained_codes(self) -> int:
+        """How many codes of each level have a codebook vector; those behind them are spare."""
+        return self.space.codes - self.manifest.sid.spare_codes
+
+    def token_rows(self) -> tuple[Tensor, Tensor]:
+        """Input and output embedding rows of the SID tokens, float32 [L * K, D] each; a tied head has the same twice.
+
+        Raises:
+            CheckpointError: the language model's file does not hold them.
+        """
+        path = self.folder / LANGUAGE_MODEL
+        rows = slice(self.space.first_token_id, self.space.end_token_id)
+        try:
+            with safe_open(path, "pt") as stored:
+                names = set(stored.keys())
+                given: Tensor = stored.get_slice(INPUT_ROWS)[rows].float()
+                said: Tensor = stored.get_slice(OUTPUT_ROWS)[rows].float() if OUTPUT_ROWS in names else given
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(f"{path}: the rows of the SID tokens cannot be read: {error}") from error
+        if min(len(given), len(said)) < self.space.num_tokens:
+            raise CheckpointError(f"{path}: the vocabulary ends before the SID tokens do")
+        return given, said
+
     def quantizer(self) -> ResidualQuantizer:
         """The frozen quantiser.
 
@@ -120,7 +146,7 @@ class Checkpoint:
         """
         path = self.folder / QUANTIZER
         quantizer = ResidualQuantizer.from_tensors(_load_tensors(path, ("codebooks",)))
-        wanted = (self.space.levels, self.space.codes, self.manifest.embedding.width)
+        wanted = (self.space.levels, self.trained_codes, self.manifest.embedding.width)
         if (quantizer.levels, quantizer.codes, quantizer.embedding_width) != wanted:
             raise CheckpointError(f"{path}: the codebooks do not have the manifest's levels, codes and width {wanted}")
         return quantizer

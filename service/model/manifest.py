@@ -4,14 +4,14 @@ The manifest is the contract between training and serving. It is data only; read
 `checkpoint`'s business.
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from service.model.new_items import NewItemDial
 
-SCHEMA_VERSION: Literal[2] = 2
-READABLE_VERSIONS = (1, 2)  # version 1 knew nothing of `NewItemPart`
+SCHEMA_VERSION: Literal[3] = 3
+READABLE_VERSIONS = (1, 2, 3)  # 1 knew nothing of `NewItemPart`, 2 of spare codes
 
 
 class _Part(BaseModel):
@@ -26,13 +26,24 @@ class FileEntry(_Part):
 
 
 class SidPart(_Part):
-    """The SID token space."""
+    """The SID token space.
+
+    Of the ``codes`` of each level the last ``spare_codes`` have tokens but no codebook vector: no item was trained with
+    one, and a running service may open them.
+    """
 
     levels: int = Field(ge=1, le=8)
     codes: int = Field(ge=2, le=8192)
     first_token_id: int = Field(ge=0)
     collision_policy: Literal["reassign", "extra_level", "bucket"]
     collision_rate: float = Field(ge=0, le=1)
+    spare_codes: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _leaves_codes(self) -> Self:
+        if self.spare_codes > self.codes - 2:
+            raise ValueError(f"spare_codes {self.spare_codes} leave fewer than 2 of {self.codes} codes")
+        return self
 
 
 class PromptPart(_Part):
@@ -124,7 +135,7 @@ class DataPart(_Part):
 class Manifest(_Part):
     """Everything the service must know before it opens a tensor."""
 
-    schema_version: Literal[1, 2] = SCHEMA_VERSION
+    schema_version: Literal[1, 2, 3] = SCHEMA_VERSION
     model_version: str
     created_at: str
     sid: SidPart

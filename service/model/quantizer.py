@@ -3,15 +3,27 @@
 Serves residual k-means (codebooks in embedding space) and RQ-VAE (codebooks behind an MLP encoder). Fitting lives in
 training; here only the deterministic assignment that a new item needs. It knows nothing of the catalogue.
 
-Shapes: N items, E embedding width, D codebook width, L levels, K codes.
+A code that is opened later lies beside the codebooks, not in them: its number may leave a gap behind K, and the codes
+that are still closed must never be the nearest.
+
+Shapes: N items, E embedding width, D codebook width, L levels, K codes, C codes of a level with the opened ones.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedCode:
+    """A code that the codebooks do not have: level (0-based), number (>= K) and its vector, D floats."""
+
+    level: int
+    code: int
+    centroid_D: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +32,7 @@ class ResidualQuantizer:
 
     codebooks_LKD: Tensor
     encoder: tuple[tuple[Tensor, Tensor], ...] = ()
+    opened: tuple[OpenedCode, ...] = ()
 
     @property
     def levels(self) -> int:
@@ -30,6 +43,11 @@ class ResidualQuantizer:
     def codes(self) -> int:
         """K."""
         return int(self.codebooks_LKD.shape[1])
+
+    @property
+    def width(self) -> int:
+        """D: the width of codebook space."""
+        return int(self.codebooks_LKD.shape[2])
 
     @property
     def embedding_width(self) -> int:
@@ -51,19 +69,48 @@ class ResidualQuantizer:
         """Codes int64 [N, L] and the squared residual left after each level, float32 [N, L]."""
         residual_ND = self.project(embedding_NE)
         codes, distances = [], []
-        for codebook_KD in self.codebooks_LKD:
-            code_N = _squared_distances(residual_ND, codebook_KD).argmin(1)
-            residual_ND = residual_ND - codebook_KD[code_N]
-            codes.append(code_N)
+        for level in range(self.levels):
+            code_C, book_CD = self._book(level)
+            nearest_N = _squared_distances(residual_ND, book_CD).argmin(1)
+            residual_ND = residual_ND - book_CD[nearest_N]
+            codes.append(code_C[nearest_N])
             distances.append((residual_ND**2).sum(1))
         return torch.stack(codes, 1), torch.stack(distances, 1)
 
     def last_level_distances(self, embedding_NE: Tensor, codes_NL: Tensor) -> Tensor:
         """Squared distances of each item's residual before the last level to every last-level code, [N, K]."""
+        return _squared_distances(self.residual(embedding_NE, codes_NL[:, :-1]), self.codebooks_LKD[-1])
+
+    def residual(self, embedding_NE: Tensor, codes_Nn: Tensor) -> Tensor:
+        """What the first n codes of each item leave over, float32 [N, D]."""
         residual_ND = self.project(embedding_NE)
-        for level in range(self.levels - 1):
-            residual_ND = residual_ND - self.codebooks_LKD[level][codes_NL[:, level]]
-        return _squared_distances(residual_ND, self.codebooks_LKD[-1])
+        for level in range(codes_Nn.shape[1]):
+            code_C, book_CD = self._book(level)
+            residual_ND = residual_ND - book_CD[torch.searchsorted(code_C, codes_Nn[:, level].contiguous())]
+        return residual_ND
+
+    def with_opened(self, opened: Sequence[OpenedCode]) -> "ResidualQuantizer":
+        """The same codebooks with these opened codes and no others.
+
+        Raises:
+            ValueError: one lies at the last level (whose codes tell items of a prefix apart, and run out for none),
+                has a vector of another width, or is in the codebook.
+        """
+        for each in opened:
+            if not 0 <= each.level < self.levels - 1:
+                raise ValueError(f"a code can be opened at levels 0..{self.levels - 2}, not at {each.level}")
+            if len(each.centroid_D) != self.width or each.code < self.codes:
+                raise ValueError(f"an opened code is at least {self.codes} and has {self.width} numbers")
+        return replace(self, opened=tuple(sorted(opened, key=lambda each: (each.level, each.code))))
+
+    def _book(self, level: int) -> tuple[Tensor, Tensor]:
+        """The codes of a level, int64 [C] ascending, and their vectors, [C, D]."""
+        opened = [each for each in self.opened if each.level == level]
+        code_K, book_KD = torch.arange(self.codes), self.codebooks_LKD[level]
+        if not opened:
+            return code_K, book_KD
+        vectors = torch.tensor([each.centroid_D for each in opened])
+        return torch.cat([code_K, torch.tensor([each.code for each in opened])]), torch.cat([book_KD, vectors])
 
     def last_level_preferences(self, embedding_E: Tensor, prefix: Sequence[int]) -> list[int]:
         """All last-level codes for one item under a fixed prefix, nearest first."""
@@ -72,7 +119,7 @@ class ResidualQuantizer:
         return [int(code) for code in torch.sort(distances_K, stable=True).indices]
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint stores."""
+        """What a checkpoint stores: the codebooks as they were fitted."""
         stored = {"codebooks": self.codebooks_LKD.contiguous()}
         for layer, (weight, bias) in enumerate(self.encoder):
             stored |= {f"encoder.{layer}.weight": weight.contiguous(), f"encoder.{layer}.bias": bias.contiguous()}

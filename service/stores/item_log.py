@@ -15,8 +15,9 @@ from service.model.checkpoint import ItemRecord
 from service.model.semantic_ids import Sid
 
 LOG_START = "0-0"
+CODE_MARK = "\x1f"
 
-Op = Literal["put", "delete", "reset", "mark"]
+Op = Literal["put", "delete", "reset", "mark", "code"]
 
 
 class LogLostError(StorageError):
@@ -68,7 +69,8 @@ class LogEntry:
         version: the catalogue version this entry makes.
         previous: the version before it; not ``version - 1`` after a loss.
         position: where it lies in the log; its first part is the time in milliseconds.
-        op: ``put``; ``delete``; ``reset`` to what the checkpoint says; ``mark``, which says nothing about any item.
+        op: ``put``; ``delete``; ``reset`` to what the checkpoint says; ``mark``, which says nothing about any item;
+            ``code``: a spare code is opened (see `service.opened_codes`), whose name stands in the place of an item's.
         item_id: empty for a mark.
         item: None unless put.
         content_hash: digest of the content, empty unless put.
@@ -212,6 +214,16 @@ class ItemLog(Protocol):
         ...
 
 
+def code_name(level: int, code: int) -> str:
+    """What the log calls a spare code: no item can be called so, as ids hold no control characters."""
+    return f"{CODE_MARK}code {level} {code}"
+
+
+def is_code_name(item_id: str) -> bool:
+    """Whether a log entry speaks of a spare code and not of an item."""
+    return item_id.startswith(CODE_MARK)
+
+
 def position_key(position: str) -> tuple[int, int]:
     """Positions as something that sorts."""
     time, _, sequence = position.partition("-")
@@ -223,6 +235,6 @@ def latest(entries: Sequence[LogEntry], state: Mapping[str, LogEntry] = {}) -> d
     found = dict(state)
     for entry in entries:
         found.pop(entry.item_id, None)
-        if entry.op in ("put", "delete"):
+        if entry.op in ("put", "delete", "code"):
             found[entry.item_id] = entry
     return found

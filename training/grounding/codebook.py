@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from training.errors import RecipeError
 from training.grounding.base import Clock, GroundingContext, GroundingResult, start_only, vocabulary_radius
@@ -44,6 +45,9 @@ class Codebook:
         projected_LKD = centred_LKE @ _orthonormal(centred_LKE.shape[2], width, context.seed)
         norm_L11 = projected_LKD.norm(dim=2).mean(1).clamp(min=1e-12)[:, None, None]
         radius = self.scale * vocabulary_radius(vocabulary_VD)
+        spare = context.space.codes - centred_LKE.shape[1]
+        # spare codes have no vector: they start in the middle
+        projected_LKD = F.pad(projected_LKD, (0, 0, 0, spare))
         rows_LKD: Tensor = vocabulary_VD.mean(0) + projected_LKD * (radius / norm_L11)
         return rows_LKD.flatten(0, 1)
 

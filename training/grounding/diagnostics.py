@@ -41,7 +41,7 @@ def row_diagnostics(
     }
     if codebooks_LKE is not None:
         report["rsa"] = [
-            similarity_agreement(level_KD, torch.from_numpy(book_KE))
+            similarity_agreement(level_KD[: len(book_KE)], torch.from_numpy(book_KE))  # spare codes have no vector
             for level_KD, book_KE in zip(rows_LKD, codebooks_LKE, strict=True)
         ]
     return report

@@ -93,8 +93,8 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "missing manifest": (lambda folder: (folder / "manifest.json").unlink(), r"manifest\.json: not found"),
     "empty manifest": (overwrite("manifest.json"), r"manifest\.json: cannot be read"),
     "newer manifest": (
-        edit_manifest(schema_version=3),
-        r"manifest\.json: schema version 3, this program reads 1 and 2",
+        edit_manifest(schema_version=4),
+        r"manifest\.json: schema version 4, this program reads 1 and 2 and 3",
     ),
     "unknown field": (edit_manifest(surprise=1), r"manifest\.json: surprise"),
     "flipped bit": (flip_bit, r"model\.safetensors: its sha256"),
@@ -125,7 +125,7 @@ def test_a_new_dial_leaves_files_and_model_version_as_they_are(copy: Path) -> No
     change_manifest(copy, {"smoothing": smoothing})
     after = open_checkpoint(copy).manifest
     assert after.smoothing.new_items is not None and after.smoothing.new_items.bias == -0.5
-    assert (after.model_version, after.files, after.schema_version) == (before.model_version, before.files, 2)
+    assert (after.model_version, after.files, after.schema_version) == (before.model_version, before.files, 3)
 
 
 def test_a_dial_that_makes_no_sense_is_not_written(copy: Path) -> None:
