@@ -176,7 +176,7 @@ class Pipeline:
         """The backbone with SID tokens in its tokenizer, and their space."""
         part = self.recipe.backbone
         backbone = load_backbone(part.spec, cache_dir=self._cache_dir, num_layers=layers, dtype=torch_dtype(part.dtype))
-        return backbone, add_sid_tokens(backbone, self.codes_NL.shape[1], self.recipe.sids.codes)
+        return backbone, add_sid_tokens(backbone, self.codes_NL.shape[1], self.recipe.sids.all_codes)
 
     @cached_property
     def trained(self) -> tuple[ModelParts, GroundedLM]:
