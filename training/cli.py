@@ -8,16 +8,22 @@ import json
 from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
 from service.errors import StartupError
 from training.config import Recipe, load_recipe
-from training.errors import TrainingError
-from training.progress import Reporter
+from training.errors import PeerError, TrainingError
+from training.progress import QuietReporter, Reporter
+
+if TYPE_CHECKING:
+    from training.pipeline import Pipeline
+    from training.processes import Processes
 
 app = typer.Typer(help="Train, evaluate and inspect checkpoints.", no_args_is_help=True)
+memory_app = typer.Typer(help="Carry a prefix memory from one run to another.", no_args_is_help=True)
+app.add_typer(memory_app, name="memory")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -35,6 +41,9 @@ def _one_line_errors(command: Callable[P, R]) -> Callable[P, R]:
         _quieten_transformers()
         try:
             return command(*args, **kwargs)
+        except PeerError as error:
+            typer.echo(f"stopped: {error}", err=True)
+            raise typer.Exit(2) from error
         except (TrainingError, StartupError) as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(2) from error
@@ -65,18 +74,34 @@ def train(
     cache_dir: CacheDir = CACHE_DIR,
     json_file: Json = None,
 ) -> None:
-    """Train a checkpoint from data to OUT/checkpoint."""
-    wanted = _recipe(recipe, settings, seed, {"items": items, "interactions": interactions, "on_defect": on_defect})
-    reporter = Reporter()
-    if dry_run:
-        from training.dry_run import estimate
+    """Train a checkpoint from data to OUT/checkpoint; several processes by torchrun --module service train ..."""
+    from training.processes import joined, named
 
-        _print(estimate(wanted, cache_dir.expanduser(), reporter), json_file)
-        return
-    pipeline = _pipeline(wanted, out, cache_dir, reporter)
+    tables = {"items": items, "interactions": interactions, "on_defect": on_defect}
+    with joined() as processes:
+        if processes.is_first:
+            wanted = _recipe(recipe, settings, seed, tables)
+            _estimate(wanted, cache_dir, json_file) if dry_run else _train(wanted, out, cache_dir, json_file, processes)
+        elif not dry_run:
+            with named(processes):
+                _follow(_recipe(recipe, settings, seed, tables), out, cache_dir, processes)
+
+
+def _estimate(recipe: Recipe, cache_dir: Path, json_file: Path | None) -> None:
+    from training.dry_run import estimate
+
+    _print(estimate(recipe, cache_dir.expanduser(), Reporter()), json_file)
+
+
+def _train(recipe: Recipe, out: Path, cache_dir: Path, json_file: Path | None, processes: "Processes") -> None:
+    pipeline = _pipeline(recipe, out, cache_dir, Reporter(), processes)
     metrics = pipeline.train()
     pipeline.show(metrics)
     _print({"checkpoint": str(out / "checkpoint"), **metrics}, json_file)
+
+
+def _follow(recipe: Recipe, out: Path, cache_dir: Path, processes: "Processes") -> None:
+    _pipeline(recipe, out, cache_dir, QuietReporter(), processes).follow()
 
 
 def _recipe(name: str, settings: list[str] | None, seed: int | None, data: Mapping[str, Any]) -> Recipe:
@@ -85,11 +110,16 @@ def _recipe(name: str, settings: list[str] | None, seed: int | None, data: Mappi
     return load_recipe(name, [*(settings or []), *given])
 
 
-def _pipeline(recipe: Recipe, out: Path, cache_dir: Path, reporter: Reporter) -> Any:
+def _pipeline(
+    recipe: Recipe, out: Path, cache_dir: Path, reporter: Reporter, processes: "Processes | None" = None
+) -> "Pipeline":
     from training.pipeline import Pipeline
+    from training.processes import ALONE
     from training.stages import RunFolder
 
-    return Pipeline(recipe, RunFolder(out, reporter), cache_dir.expanduser())
+    processes = processes or ALONE
+    run = RunFolder(out, reporter, read_only=not processes.is_first)
+    return Pipeline(recipe, run, cache_dir.expanduser(), processes)
 
 
 def _print(figures: Mapping[str, Any], json_file: Path | None) -> None:
@@ -188,6 +218,24 @@ def inspect(
     figures, shown = sid_statistics(checkpoint)
     reporter.show(shown)
     _print(figures, json_file)
+
+
+@memory_app.command()
+@_one_line_errors
+def export(
+    run: Annotated[Path, typer.Argument(help="A finished run.")],
+    out: Annotated[Path, typer.Option(help="The file to write.")],
+    pretrained: Annotated[
+        bool, typer.Option("--pretrained", help="The tables as they were before fine-tuning.")
+    ] = False,
+    json_file: Json = None,
+) -> None:
+    """Save a run's prefix memory alone, for prefix_memory.tables of another recipe on the same SIDs."""
+    from training.prefix_memory.tables import export_tables
+
+    config = export_tables(run, out, pretrained=pretrained).config
+    sizes = {"heads": config.heads, "width": config.width, "rows": list(config.rows)}
+    _print({"tables": str(out), "bytes": out.stat().st_size, **sizes}, json_file)
 
 
 @app.command()

@@ -4,7 +4,8 @@ TrainingError         exit code 2, one line
 ├── DataError         the user's items or interactions
 ├── RecipeError       a recipe's key or value
 ├── GateError         a quality gate was missed, e.g. collapsed codes
-└── ResumeError       what a stopped run left behind cannot be continued
+├── ResumeError       what a stopped run left behind cannot be continued
+└── PeerError         another process of the same run failed
 """
 
 
@@ -26,3 +27,7 @@ class GateError(TrainingError):
 
 class ResumeError(TrainingError):
     """State on disk does not belong to this recipe or is damaged."""
+
+
+class PeerError(TrainingError):
+    """Another process of this run ended, so this one does; the other one's line says why."""

@@ -3,8 +3,9 @@
 The code of level l is predicted from the hidden state one place before, over the K codes of its level. The decoder,
 the SID rows and the memory move, the text vocabulary does not. Every few steps the whole state is stored, so that a
 killed run continues with the next batch and ends with the same weights. Pairs of text and SID may be learned too,
-before (GTI's unfrozen second stage) or beside it (LC-Rec's alignment tasks). It knows nothing of stages or files but
-the one state file it is given.
+before (GTI's unfrozen second stage) or beside it (LC-Rec's alignment tasks). With several processes each does its share
+of every batch (`trainee.py`) and all end with the same weights; the first validates and writes. It knows nothing of
+stages or files but the one state file it is given.
 
 Shapes: B windows, N items, L levels, D model width, M predicted items.
 """
@@ -23,14 +24,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from service.model.grounded_lm import GroundedLM
-from training.batches import Batch, BatchPlan, Window, collate, num_tokens
+from training.batches import Batch, BatchPlan, Window, num_tokens
 from training.errors import ResumeError
 from training.optimizer import MasterAdamW, ParameterGroup
+from training.prefix_memory.base import memory_groups
+from training.processes import ALONE, Processes
 from training.progress import Progress, silent
 from training.state_file import load_state, save_state
+from training.trainee import Alignment, Trainee
 
 Validate = Callable[[], float]
-Alignment = Callable[[int], Tensor]
 Log = Callable[[Mapping[str, Any]], None]
 
 
@@ -83,8 +86,8 @@ def next_item_loss(model: GroundedLM, batch: Batch) -> Tensor:
     hidden_BTD = model.hidden(model.embed_sequences(batch.codes_BNL))
     hidden_MLD = hidden_BTD[:, prefix - 1 : -1].reshape(windows, items, levels, -1)[batch.target_BN]
     code_ML = batch.codes_BNL[batch.target_BN]
-    per_level = [F.cross_entropy(model.level_logits(hidden_MLD[:, n], n), code_ML[:, n]) for n in range(levels)]
-    return torch.stack(per_level).sum()
+    logits = [model.level_logits(hidden_MLD[:, n], n, code_ML[:, :n]) for n in range(levels)]
+    return torch.stack([F.cross_entropy(logits_MK, code_ML[:, n]) for n, logits_MK in enumerate(logits)]).sum()
 
 
 def parameter_groups(model: GroundedLM, options: FinetuneOptions) -> list[ParameterGroup]:
@@ -98,7 +101,7 @@ def parameter_groups(model: GroundedLM, options: FinetuneOptions) -> list[Parame
     rest += [rows for rows in (model.sid_rows, model.sid_head) if rows is not None]
     groups = [ParameterGroup(matrices, options.lr, options.weight_decay), ParameterGroup(rest, options.lr)]
     if model.memory is not None:
-        groups.append(ParameterGroup(list(model.memory.parameters()), options.lr * options.memory_lr_factor))
+        groups += memory_groups(model.memory, options.lr * options.memory_lr_factor)
     return groups
 
 
@@ -113,6 +116,7 @@ class Finetuner:
         options: how long and how fast.
         validate: measures the model after each epoch, higher is better.
         alignment: the loss of the n-th batch of pairs, where the options ask for pairs.
+        processes: the run's processes; each of them makes a `Finetuner` of the same arguments.
     """
 
     def __init__(
@@ -124,14 +128,19 @@ class Finetuner:
         options: FinetuneOptions,
         validate: Validate,
         alignment: Alignment | None = None,
+        processes: Processes = ALONE,
     ) -> None:
         if alignment is None and (options.alignment_steps or options.alignment_weight):
             raise ValueError("the options ask for alignment, but there are no pairs")
         self.model, self.state = model, FinetuneState()
         self._codes_NL, self._train, self._plan, self._options = codes_NL, train, plan, options
         self._validate, self._alignment = validate, alignment
-        groups = parameter_groups(model, options)
-        self._weights = [weight for group in groups for weight in group.parameters]
+        self._processes = processes
+        if model.memory is not None and processes.share.count > 1:
+            model.memory.sparse_gradients = False  # DDP's float32 average and FSDP know dense gradients only
+        self._weights = [weight for group in parameter_groups(model, options) for weight in group.parameters]
+        self._trainee = Trainee(model, codes_NL, next_item_loss, alignment, processes)
+        groups = parameter_groups(self._trainee.trained, options)
         self.total_steps = options.alignment_steps + plan.total_steps(train, options.epochs)
         self._optimizer = MasterAdamW(groups, self.total_steps, warmup=self._warmup())
         self._best: list[Tensor] = []
@@ -146,16 +155,18 @@ class Finetuner:
 
         Raises:
             ResumeError: the state file does not fit this run.
+            PeerError: another process of the run ended.
         """
         if state_file is not None:
             self._load(state_file)
+            self._processes.from_first(None)  # the first one removes the file at the end
         log = log or (lambda row: None)
         while self._optimizer.steps < self._options.alignment_steps:
             self._after_step(self._timed(self._align), state_file, log, progress)
         while self.state.epoch < self._options.epochs and not self.state.stale(self._options.patience):
             self._run_epoch(state_file, log, progress)
         self._restore_best()
-        if state_file is not None:
+        if state_file is not None and self._processes.is_first:
             state_file.unlink(missing_ok=True)
         return self.state
 
@@ -165,6 +176,8 @@ class Finetuner:
         while self.state.batch < len(batches):
             windows = batches[self.state.batch]
             row = self._timed(lambda windows=windows: self._predict(windows))  # type: ignore[misc]
+            self.state.batch += 1
+            self.state.losses.append(row["loss"])
             self._after_step(row, state_file, log, progress)
         self._end_epoch(log)
         if state_file is not None:
@@ -180,43 +193,41 @@ class Finetuner:
 
     def _align(self) -> dict[str, Any]:
         """One step on pairs alone."""
-        assert self._alignment is not None
         self.model.train()
-        loss = self._alignment(self._optimizer.steps)
-        loss.backward()  # type: ignore[no-untyped-call]
+        _, loss = self._trainee.losses([], self._optimizer.steps)
+        self._trainee.backward(loss)
         norm = self._optimizer.step()
         return {"epoch": "alignment", "loss": float(loss.detach()), "gradient_norm": norm, "tokens": 0}
 
     def _predict(self, windows: list[Window]) -> dict[str, Any]:
         """One step on next items, and on pairs beside them if the options say so."""
-        step, state = self._optimizer.steps, self.state
-        loss = next_item_loss(self.model, collate(windows, self._codes_NL))
-        total = loss
-        if self._options.alignment_weight and self._alignment is not None:
-            total = loss + self._options.alignment_weight * self._alignment(step)
-        total.backward()  # type: ignore[no-untyped-call]
+        weight = self._options.alignment_weight
+        loss, pairs = self._trainee.losses(windows, self._optimizer.steps if weight else None)
+        self._trainee.backward(loss + weight * pairs if weight else loss)
         norm = self._optimizer.step()
-        state.batch += 1
-        state.losses.append(float(loss.detach()))
-        tokens = num_tokens(windows, self._codes_NL.shape[1], self.model.get_buffer("prefix_ids").numel())
-        state.tokens += tokens
-        return {"epoch": state.epoch, "loss": state.losses[-1], "gradient_norm": norm, "tokens": tokens}
+        mine = self._processes.share.of(windows) or windows[:1]
+        tokens = num_tokens(mine, self._codes_NL.shape[1], self.model.get_buffer("prefix_ids").numel())
+        return {"epoch": self.state.epoch, "loss": float(loss.detach()), "gradient_norm": norm, "tokens": tokens}
 
     def _timed(self, step: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Take a step and say what it cost."""
+        """Take a step and say what it cost all processes together."""
         wall, cpu = time.monotonic(), time.process_time()
         row = step()
         wall, cpu = time.monotonic() - wall, time.process_time() - cpu
         state = self.state
+        loss, tokens, cpu = self._processes.sum([row["loss"], row.pop("tokens"), cpu])
+        row["loss"] = loss / self._processes.share.count
         state.wall_seconds, state.cpu_seconds = state.wall_seconds + wall, state.cpu_seconds + cpu
-        rate = {"tokens_per_second": row.pop("tokens") / max(wall, 1e-9)}
+        state.tokens += int(tokens)
+        rate = {"tokens_per_second": tokens / max(wall, 1e-9)}
         spent = {"wall_seconds": state.wall_seconds, "cpu_seconds": state.cpu_seconds}
         return {"step": self._optimizer.steps} | row | rate | spent
 
     def _end_epoch(self, log: Log) -> None:
         state = self.state
         steps = state.batch
-        state.validation.append(self._validate())
+        self._trainee.pull()
+        state.validation.append(self._processes.from_first(self._validate() if self._processes.is_first else 0.0))
         state.epoch, state.batch = state.epoch + 1, 0
         if state.best_epoch == state.epoch - 1:
             self._best = [weight.detach().clone() for weight in self._weights]
@@ -228,9 +239,12 @@ class Finetuner:
             weight.copy_(best)
 
     def _save(self, path: Path) -> None:
+        if not self._processes.is_first and self._processes.sharding is None:
+            return
         tensors = self._optimizer.state() | {f"best.{number}": weight for number, weight in enumerate(self._best)}
         tensors["run"] = torch.frombuffer(bytearray(json.dumps(asdict(self.state)).encode()), dtype=torch.uint8)
-        save_state(path, tensors, self._fingerprint)
+        if self._processes.is_first:
+            save_state(path, tensors, self._fingerprint)
 
     def _load(self, path: Path) -> None:
         stored = load_state(path, self._fingerprint)

@@ -14,12 +14,14 @@ from training.backbone import Backbone
 from training.batches import BatchPlan
 from training.config import Recipe
 from training.evaluate import sample
-from training.finetune import Alignment, FinetuneOptions, Finetuner, Validate
+from training.finetune import FinetuneOptions, Finetuner, Validate
 from training.grounding.pair_loss import PairLoss
 from training.grounding.templates import PairMaker
 from training.metrics import gains, target_ranks
+from training.processes import ALONE, Processes
 from training.recommender import BeamRecommender
 from training.stages import RunFolder
+from training.trainee import Alignment
 from training.training_data import TrainingData
 
 VALID_BEAM = 20
@@ -45,8 +47,12 @@ def train_next_item(
     codes_NL: NDArray[np.int64],
     run: RunFolder,
     alignment: Alignment | None = None,
+    processes: Processes = ALONE,
 ) -> dict[str, Any]:
-    """Fine-tune ``model`` in place; returns what happened. ``alignment`` is needed if the recipe asks for pairs."""
+    """Fine-tune ``model`` in place; returns what happened. ``alignment`` is needed if the recipe asks for pairs.
+
+    Every one of ``processes`` calls it; the first one writes the log and the state.
+    """
     state_file = run.state_file("finetune")
     tuner = Finetuner(
         model,
@@ -56,11 +62,13 @@ def train_next_item(
         options(recipe),
         _validation(model, recipe, data, codes_NL),
         alignment,
+        processes,
     )
-    if not state_file.exists():
-        (run.path / LOG).unlink(missing_ok=True)
+    log = run.path / LOG
+    if processes.is_first and not state_file.exists():
+        log.unlink(missing_ok=True)
     with run.reporter.task("finetune") as progress:
-        state = tuner.run(state_file, lambda row: _append(run.path / LOG, row), progress)
+        state = tuner.run(state_file, (lambda row: _append(log, row)) if processes.is_first else None, progress)
     run.reporter.say(f"finetune: NDCG@{VALID_K} on validation {' '.join(f'{v:.4f}' for v in state.validation)}")
     if state.epoch < recipe.finetune.epochs:
         run.reporter.say(f"finetune: stopped early, no gain for {recipe.finetune.patience} epochs")

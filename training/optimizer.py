@@ -1,6 +1,7 @@
 """AdamW on bf16 weights: fp32 master copies, a cosine schedule with warm-up, clipping, and state as flat tensors.
 
-Bf16 alone loses small updates; master copies cost nothing measurable on these sizes. Works on fp32 weights too.
+Bf16 alone loses small updates; master copies cost nothing measurable on these sizes. Works on fp32 weights too. Tables
+with sparse gradients have state for their touched rows only (`row_adam.py`).
 """
 
 import math
@@ -10,14 +11,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from training.row_adam import RowAdam
+from training.sharded import shard_like, whole
+
 
 @dataclass(frozen=True, slots=True)
 class ParameterGroup:
-    """Parameters that share a learning rate and a weight decay."""
+    """Parameters that share a learning rate and a weight decay; ``sparse`` ones have gradients of single rows."""
 
     parameters: Sequence[nn.Parameter]
     lr: float
     weight_decay: float = 0.0
+    sparse: bool = False
+
+    def __post_init__(self) -> None:
+        if self.sparse and self.weight_decay:
+            raise ValueError("rows without a gradient are not touched, so sparse tables cannot decay")
 
 
 class MasterAdamW:
@@ -40,6 +49,8 @@ class MasterAdamW:
         floor: float = 0.05,
         max_norm: float = 1.0,
     ) -> None:
+        self._tables = [(RowAdam(weight), group.lr) for group in groups if group.sparse for weight in group.parameters]
+        groups = [group for group in groups if not group.sparse]
         self._weights = [weight for group in groups for weight in group.parameters]
         self._masters = [_master(weight) for weight in self._weights]
         self._peaks = [group.lr for group in groups]
@@ -66,20 +77,22 @@ class MasterAdamW:
             settings["lr"] = peak * self._factor()
         for weight, master in zip(self._weights, self._masters, strict=True):
             master.grad = None if weight.grad is None else weight.grad.float()
-        norm = float(nn.utils.clip_grad_norm_(self._masters, self._max_norm))
+        norm = self._clipped() if self._tables else whole(nn.utils.clip_grad_norm_(self._masters, self._max_norm))
         self._adamw.step()
         self._copy_back()
-        return norm
+        return float(norm)
 
     def state(self) -> dict[str, Tensor]:
         """Everything a resumed run needs, as flat tensors for safetensors (copies: later steps do not change them)."""
         stored = {"steps": torch.tensor(self.steps)}
         for number, master in enumerate(self._masters):
             moments = self._adamw.state.get(master, {})
-            stored[f"{number}.master"] = master.detach().clone()
+            stored[f"{number}.master"] = whole(master.detach()).clone()
             for name in ("exp_avg", "exp_avg_sq", "step"):
                 if name in moments:
-                    stored[f"{number}.{name}"] = moments[name].clone()
+                    stored[f"{number}.{name}"] = whole(moments[name]).clone()
+        for number, (table, _) in enumerate(self._tables):
+            stored |= {f"table{number}.{name}": tensor for name, tensor in table.state().items()}
         return stored
 
     def load_state(self, stored: dict[str, Tensor]) -> None:
@@ -91,11 +104,30 @@ class MasterAdamW:
         """
         self.steps = int(stored["steps"])
         for number, master in enumerate(self._masters):
-            master.data.copy_(stored[f"{number}.master"])
+            master.data.copy_(shard_like(stored[f"{number}.master"], master))
             names = [name for name in ("exp_avg", "exp_avg_sq", "step") if f"{number}.{name}" in stored]
             if names:
-                self._adamw.state[master] = {name: stored[f"{number}.{name}"].clone() for name in names}
+                self._adamw.state[master] = {name: _moment(stored[f"{number}.{name}"], master) for name in names}
+        for number, (table, _) in enumerate(self._tables):
+            head = f"table{number}."
+            table.load_state({n.removeprefix(head): tensor for n, tensor in stored.items() if n.startswith(head)})
         self._copy_back()
+
+    def table_bytes(self) -> int:
+        """What the state of the sparse tables takes."""
+        return sum(table.num_bytes() for table, _ in self._tables)
+
+    def _clipped(self) -> Tensor:
+        """Scale dense and sparse gradients by their common norm, which is returned, and move the tables."""
+        sparse = [table.gradient() for table, _ in self._tables]
+        dense = [master.grad for master in self._masters if master.grad is not None]
+        norm = nn.utils.get_total_norm([*dense, *(value_td for _, value_td in sparse)])
+        nn.utils.clip_grads_with_norm_(self._masters, self._max_norm, norm)
+        scale = (self._max_norm / (norm + 1e-6)).clamp(max=1.0)
+        for (table, lr), (row_t, value_td) in zip(self._tables, sparse, strict=True):
+            table.step(row_t, value_td * scale, lr * self._factor())
+            table.weight.grad = None
+        return norm
 
     @torch.no_grad()
     def _copy_back(self) -> None:
@@ -114,3 +146,7 @@ class MasterAdamW:
 def _master(weight: nn.Parameter) -> Tensor:
     # a float32 weight is its own master
     return weight if weight.dtype == torch.float32 else weight.detach().float().clone().requires_grad_(True)
+
+
+def _moment(stored: Tensor, master: Tensor) -> Tensor:
+    return stored.clone() if stored.ndim == 0 else shard_like(stored, master)

@@ -19,13 +19,16 @@ from service.model.grounded_lm import GroundedLM
 from service.model.semantic_ids import SidSpace
 from training import artefacts
 from training.backbone import Backbone, add_sid_tokens, load_backbone
+from training.compared import Studied, baselines_of
 from training.config import Recipe
 from training.embed import resolve_encoder, texts
-from training.evaluate import Evaluation, baselines_of, sample, tables
+from training.evaluate import Evaluation, sample, tables
 from training.export import Exported
 from training.grounding.base import GroundingContext
 from training.histories import write_histories
 from training.next_item import alignment_of, train_next_item
+from training.prefix_memory.tables import tables_fingerprint
+from training.processes import ALONE, Processes
 from training.recommender import BeamRecommender
 from training.stages import RunFolder, Stage, write_json
 from training.teacher_forced import teacher_forced_accuracy
@@ -33,13 +36,14 @@ from training.trained_model import ModelParts, load_weights, save_weights, torch
 from training.training_data import TrainingData
 
 CHECKPOINT = "checkpoint"
+FINETUNE, DONE = "finetune", "done"
 
 
 class Pipeline:
-    """One run of one recipe in one folder."""
+    """One run of one recipe in one folder; with several ``processes`` the first calls `train`, the others `follow`."""
 
-    def __init__(self, recipe: Recipe, run: RunFolder, cache_dir: Path) -> None:
-        self.recipe, self.run, self._cache_dir = recipe, run, cache_dir
+    def __init__(self, recipe: Recipe, run: RunFolder, cache_dir: Path, processes: Processes = ALONE) -> None:
+        self.recipe, self.run, self._cache_dir, self._processes = recipe, run, cache_dir, processes
 
     def train(self) -> dict[str, Any]:
         """Make every stage that is missing; returns the metrics.
@@ -49,7 +53,18 @@ class Pipeline:
         """
         with self.run.locked():
             self.exported  # noqa: B018
+            self._processes.from_first(DONE)
         return self.evaluated.read_json("metrics.json")
+
+    def follow(self) -> None:
+        """Wait for the first process's word and fine-tune with it; the stages it names stand by then.
+
+        Raises:
+            PeerError: another process ended.
+            TrainingError: fine-tuning failed here, or the processes do not share one folder and recipe.
+        """
+        while self._processes.from_first("") == FINETUNE:
+            self._finetune()
 
     @cached_property
     def data(self) -> TrainingData:
@@ -101,11 +116,11 @@ class Pipeline:
         """Stage prefix_memory."""
 
         def make(folder: Path) -> None:
-            width = artefacts.read_rows(self.grounded.folder)[0].shape[1]
-            artefacts.write_memory(folder, self.recipe, self.data, self.codes_NL, width, self.run.reporter)
+            artefacts.write_memory(folder, self.recipe, self.data, self.codes_NL, self.run.reporter)
 
-        spec = {"spec": self.recipe.backbone.spec}
-        return self.run.stage("prefix_memory", self._inputs("prefix_memory", self.identified, spec), make)
+        part = self.recipe.prefix_memory
+        more = {"max_items": self.recipe.prompt.max_items, "tables": tables_fingerprint(part.tables)}
+        return self.run.stage("prefix_memory", self._inputs("prefix_memory", self.identified, more), make)
 
     @cached_property
     def finetuned(self) -> Stage:
@@ -113,11 +128,8 @@ class Pipeline:
         upstream = [self.grounded] + ([self.remembered] if self.recipe.prefix_memory.enabled else [])
 
         def make(folder: Path) -> None:
-            parts = self._parts()
-            model = parts.assemble()
-            item_texts = texts(self.data.dataset.items)
-            alignment = alignment_of(model, self.recipe, parts.backbone, self.codes_NL, item_texts)
-            result = train_next_item(model, self.recipe, self.data, self.codes_NL, self.run, alignment)
+            self._processes.from_first(FINETUNE)
+            parts, model, result = self._finetune()
             save_weights(model, folder)
             write_json(folder / "finetune.json", result)
             context = self._grounding_context(parts.backbone, parts.space)
@@ -197,7 +209,8 @@ class Pipeline:
     def evaluation(self) -> Evaluation:
         """What is measured."""
         split, part = self.data.split, self.recipe.evaluate
-        baselines = baselines_of(part.baselines, split, self.data.popularity_N, self.embedding_NE, self.recipe.seed)
+        studied = Studied(split, self.data.popularity_N, self.embedding_NE, self.codes_NL, self.recipe)
+        baselines = baselines_of(part.baselines, studied)
         examples = sample(split.test, part.max_users, self.recipe.seed)
         return Evaluation(examples, baselines, part, self.recipe.seed, self.data.popularity_N)
 
@@ -219,9 +232,17 @@ class Pipeline:
         backbone, space = self.load_backbone(self.recipe.backbone.layers)
         prefix = tuple(backbone.tokenize([self.recipe.prompt.prefix])[0])
         rows, head = artefacts.read_rows(self.grounded.folder)
-        part = self.recipe.prefix_memory
-        memory = artefacts.read_memory(self.remembered.folder, part, space) if part.enabled else None
+        memory = None
+        if self.recipe.prefix_memory.enabled:
+            memory = artefacts.read_memory(self.remembered.folder, self.recipe, self.codes_NL, space, backbone.width)
         return ModelParts(backbone, space, prefix, rows, head, memory)
+
+    def _finetune(self) -> tuple[ModelParts, GroundedLM, dict[str, Any]]:
+        parts = self._parts()
+        model = parts.assemble()
+        alignment = alignment_of(model, self.recipe, parts.backbone, self.codes_NL, texts(self.data.dataset.items))
+        result = train_next_item(model, self.recipe, self.data, self.codes_NL, self.run, alignment, self._processes)
+        return parts, model, result
 
     def _grounding_context(self, backbone: Backbone, space: SidSpace) -> GroundingContext:
         codebooks_LKE = artefacts.read_quantizer(self.identified.folder).codebooks_LKD.numpy()

@@ -42,10 +42,14 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """The folder of one run: ``stages/NAME`` for finished stages, ``state/`` for those that were interrupted."""
+    """The folder of one run: ``stages/NAME`` for finished stages, ``state/`` for those that were interrupted.
+
+    ``read_only`` is for the processes that only join in fine-tuning: stages are found, never made.
+    """
 
     path: Path
     reporter: Reporter
+    read_only: bool = False
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -70,13 +74,17 @@ class RunFolder:
         """The finished stage, made by ``make(folder)`` unless it stands already.
 
         Raises:
-            TrainingError: its folder cannot be written.
+            TrainingError: its folder cannot be written, or the stage does not stand in a folder that is only read.
         """
         fingerprint = fingerprint_of({"stage": name, "format": FORMAT, **inputs})
         found = self.find(name)
         if found is not None and found.fingerprint == fingerprint:
             self.reporter.say(f"{name}: done earlier")
             return found
+        if self.read_only:
+            raise TrainingError(
+                f"{self.path}: no stage {name} of this recipe; all processes need one folder and recipe"
+            )
         if found is not None:
             self.reporter.say(f"{name}: its inputs changed, made again")
         return self._make(name, fingerprint, make)

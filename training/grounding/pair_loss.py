@@ -14,8 +14,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from service.model.grounded_lm import GroundedLM
-from training.grounding.templates import PairMaker
+from training.grounding.templates import PairMaker, Pairs
+from training.processes import Share
 
+WHOLE = Share()
 # pairs of so many batches are sorted by length together, so that little of a batch is padding
 POOL_BATCHES = 16
 
@@ -40,14 +42,25 @@ class PairLoss:
         lengths_N = np.array([len(ids) for ids in pairs.text_ids])
         self._pool = lru_cache(1)(lambda pool: pool_batches(lengths_N, batch_size, seed, pool))
 
-    def loss(self, step: int) -> Tensor:
-        """The loss of one batch: odd steps ask for the SID, even ones for the text."""
-        items = self._pool(step // POOL_BATCHES)[step % POOL_BATCHES]
-        return self._sid_loss(items, step // 2) if step % 2 else self._text_loss(items, step // 2)
+    def loss(self, step: int, share: Share = WHOLE) -> Tensor:
+        """The loss of one batch: odd steps ask for the SID, even ones for the text.
+
+        Of a ``share`` of the batch it is scaled so that the average over shares is the batch's loss.
+        """
+        batch = self._pool(step // POOL_BATCHES)[step % POOL_BATCHES]
+        items = share.of(batch)
+        if step % 2:
+            return share.scale(len(items), len(batch)) * self._sid_loss(items or batch[:1], step // 2)
+        scale = share.scale(self._text_tokens(items), self._text_tokens(batch))
+        return scale * self._text_loss(items or batch[:1], step // 2)
+
+    def _text_tokens(self, items: list[int]) -> int:
+        return sum(len(self._pairs.text_ids[item]) for item in items)
 
     def _sid_loss(self, items: list[int], template: int) -> Tensor:
         codes_BL = self._codes_NL[items]
-        pairs = self._pairs.ask_sid(items, codes_BL, template)
+        pairs = self._placed(self._pairs.ask_sid(items, codes_BL, template))
+        codes_BL = codes_BL.to(pairs.token_BT.device)
         hidden_BLD = pairs.before_answers(self._hidden(pairs.token_BT)).view(*codes_BL.shape, -1)
         losses = [
             F.cross_entropy(self._model.level_logits(hidden_BLD[:, level], level), codes_BL[:, level])
@@ -56,10 +69,14 @@ class PairLoss:
         return torch.stack(losses).mean()
 
     def _text_loss(self, items: list[int], template: int) -> Tensor:
-        pairs = self._pairs.ask_text(items, self._codes_NL[items], template)
+        pairs = self._placed(self._pairs.ask_text(items, self._codes_NL[items], template))
         hidden_MD = pairs.before_answers(self._hidden(pairs.token_BT))
-        logits = F.linear(hidden_MD, self._head_VD[self._used_tokens]).float()
-        return F.cross_entropy(logits, torch.searchsorted(self._used_tokens, pairs.answers_M))
+        logits = F.linear(hidden_MD, self._head_VD[self._used_tokens].to(hidden_MD.device)).float()
+        return F.cross_entropy(logits, torch.searchsorted(self._used_tokens.to(logits.device), pairs.answers_M))
+
+    def _placed(self, pairs: Pairs) -> Pairs:
+        device = self._model.sid_rows.device
+        return Pairs(pairs.token_BT.to(device), pairs.answer_BT.to(device))
 
     def _hidden(self, token_BT: Tensor) -> Tensor:
         return self._model.hidden(self._model.embed_tokens(token_BT))
