@@ -20,13 +20,16 @@ from service.model.quantizer import ResidualQuantizer
 from service.model.semantic_ids import SidSpace
 from training.behaviour import fit_with_behaviour
 from training.config import MemoryRecipe, Recipe
-from training.embed import embed_items
+from training.embed import embed_items, texts
 from training.evaluate import Ranks
 from training.fit_semantic_ids import fit_semantic_ids
 from training.grounding.base import GroundingContext, GroundingResult
 from training.grounding.diagnostics import row_diagnostics
 from training.grounding.registry import objective
-from training.prefix_memory.classification import pretrain_classification
+from training.prefix_memory.base import Lessons, PretrainOptions
+from training.prefix_memory.extras import add_gate, add_output_bias
+from training.prefix_memory.registry import PRETRAININGS, build
+from training.prefix_memory.tables import load_tables, save_tables
 from training.progress import Reporter
 from training.stages import write_json
 from training.training_data import TrainingData
@@ -148,33 +151,45 @@ def memory_config(part: MemoryRecipe, space: SidSpace) -> PrefixMemoryConfig:
 
 
 def write_memory(
-    folder: Path, recipe: Recipe, data: TrainingData, codes_NL: NDArray[np.int64], model_width: int, reporter: Reporter
+    folder: Path, recipe: Recipe, data: TrainingData, codes_NL: NDArray[np.int64], reporter: Reporter
 ) -> None:
-    """Pre-trained tables and touch counts."""
+    """Tables and touch counts, pre-trained here or brought along (``prefix_memory.tables``).
+
+    Raises:
+        TrainingError: the tables that were brought along cannot be read, or belong to other SIDs.
+    """
     part = recipe.prefix_memory
-    space = SidSpace(codes_NL.shape[1], recipe.sids.codes, 0)
-    memory = PrefixMemory(memory_config(part, space), model_width)
-    with reporter.task("prefix memory") as progress:
-        report = pretrain_classification(
-            memory,
-            codes_NL,
-            data.occurrences_M,
-            steps=part.pretrain_steps,
-            batch_size=part.pretrain_batch_size,
-            lr=part.pretrain_lr,
-            seed=recipe.seed,
-            progress=progress,
+    if part.tables is not None:
+        memory = load_tables(part.tables, codes_NL)
+        reporter.say(f"prefix memory: tables of {part.tables}")
+        write_json(folder / "memory.json", {"tables": str(part.tables)})
+    else:
+        space = SidSpace(codes_NL.shape[1], recipe.sids.codes, 0)
+        memory = build(part.kind, memory_config(part, space), codes_NL)
+        lessons = Lessons(codes_NL, data.split.train, texts(data.dataset.items))
+        options = PretrainOptions(
+            part.pretrain_steps, part.pretrain_batch_size, part.pretrain_lr, recipe.seed, recipe.prompt.max_items
         )
-    reporter.say(f"prefix memory: next code {_shares(report.accuracy)}, best possible {_shares(report.ceiling)}")
-    save_file({name: tensor.contiguous() for name, tensor in memory.state_dict().items()}, folder / MEMORY)
-    write_json(folder / "memory.json", asdict(report))
+        memory.sparse_gradients = part.sparse
+        with reporter.task(f"prefix memory ({part.pretraining})") as progress:
+            report = PRETRAININGS[part.pretraining](memory, lessons, options, progress)
+        reporter.say(f"prefix memory: next code {_shares(report.accuracy)}, best possible {_shares(report.ceiling)}")
+        write_json(folder / "memory.json", asdict(report))
+    save_tables(memory, codes_NL, folder / MEMORY)
 
 
-def read_memory(folder: Path, part: MemoryRecipe, space: SidSpace) -> PrefixMemory:
-    """The pre-trained memory."""
-    stored = load_file(folder / MEMORY)
-    memory = PrefixMemory(memory_config(part, space), len(stored["w_out.weight"]))
-    memory.load_state_dict(stored)
+def read_memory(
+    folder: Path, recipe: Recipe, codes_NL: NDArray[np.int64], space: SidSpace, model_width: int
+) -> PrefixMemory:
+    """The memory that the stage made, with a fresh W_out and what the recipe adds to it."""
+    part = recipe.prefix_memory
+    memory = load_tables(folder / MEMORY, codes_NL)
+    memory.attach(model_width, part.output_std, recipe.seed)
+    memory.sparse_gradients = part.sparse
+    if part.gate:
+        add_gate(memory)
+    if part.output_bias:
+        add_output_bias(memory, space.codes)
     return memory
 
 
@@ -194,4 +209,4 @@ def read_ranks(folder: Path) -> dict[str, NDArray[np.int64]]:
 
 
 def _shares(values: Sequence[float]) -> str:
-    return "/".join(f"{value:.3f}" for value in values)
+    return "/".join(f"{value:.3f}" for value in values) or "not measured"

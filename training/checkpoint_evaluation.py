@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.table import Table
 
 from service.model.checkpoint import Checkpoint, open_checkpoint
@@ -11,9 +12,10 @@ from service.model.grounded_lm import load_grounded_lm
 from training.calibrate import CalibrationOptions
 from training.checkpoint_calibration import ColdStudy, cold_table
 from training.cold_items import read_cold_items
+from training.compared import Studied, baselines_of
 from training.config import Recipe, parse_recipe, with_overrides
 from training.errors import DataError
-from training.evaluate import Evaluation, baselines_of, sample, tables
+from training.evaluate import Evaluation, sample, tables
 from training.progress import Reporter
 from training.recommender import BeamRecommender
 from training.trained_model import torch_dtype
@@ -36,9 +38,10 @@ def evaluate_checkpoint(
         raise DataError(f"{folder}: was trained on other data than {recipe.data.source} holds now")
     data.describe(reporter)
     examples = sample(data.split.test, recipe.evaluate.max_users, recipe.seed)
-    embedding_NE = checkpoint.catalog_tensors().embedding_NE
-    names = recipe.evaluate.baselines
-    baselines = baselines_of(names, data.split, data.popularity_N, embedding_NE, recipe.seed)
+    tensors = checkpoint.catalog_tensors()
+    codes_NL = tensors.codes_NL.astype(np.int64)
+    studied = Studied(data.split, data.popularity_N, tensors.embedding_NE, codes_NL, recipe)
+    baselines = baselines_of(recipe.evaluate.baselines, studied)
     evaluation = Evaluation(examples, baselines, recipe.evaluate, recipe.seed, data.popularity_N)
     report = evaluation.measure(_recommender(checkpoint, recipe), reporter)
     shown = tables(report, recipe.evaluate.ks)

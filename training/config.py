@@ -15,6 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from training.errors import RecipeError
 
+Baseline = Literal["popularity", "co_occurrence", "text_neighbours", "sasrec", "tiger", "tiger_memory"]
+
 LAST_RESORT_BOOST = 1e-4
 RECIPES = Path(__file__).parent / "recipes"
 
@@ -84,17 +86,29 @@ class GroundingRecipe(_Part):
 
 
 class MemoryRecipe(_Part):
-    """Sizes of the prefix memory and its pre-training."""
+    """Kind and sizes of the prefix memory, how its tables are pre-trained, and optional arms.
+
+    ``tables`` is a file of `groundrec memory export` that is attached instead of pre-training. ``output_std`` above 0
+    starts W_out near zero instead of at zero. ``sparse`` keeps optimiser state for touched rows only, for tables whose
+    rows mostly stand still in a step. Only ``kind = "hashed"`` without ``gate`` and ``output_bias`` can be served.
+    """
 
     enabled: bool = True
+    kind: Literal["hashed", "exact", "full_prefix", "transformer"] = "hashed"
     orders: int = Field(default=3, ge=1)
     heads: int = Field(default=4, ge=1)
     width: int = Field(default=128, ge=1)
     max_rows: int = Field(default=4096, ge=1)
     inject_levels: tuple[int, ...] | None = None
+    output_std: float = Field(default=0.0, ge=0)
+    pretraining: Literal["classification", "generative_retrieval", "joint_lm", "none"] = "classification"
     pretrain_steps: int = Field(default=200, ge=0)
     pretrain_batch_size: int = Field(default=512, ge=1)
     pretrain_lr: float = Field(default=0.01, gt=0)
+    tables: Path | None = None
+    sparse: bool = False
+    gate: bool = False
+    output_bias: bool = False
 
 
 class PromptRecipe(_Part):
@@ -134,11 +148,7 @@ class EvaluateRecipe(_Part):
     ks: tuple[int, ...] = (1, 5, 10, 20, 50, 100)
     bootstrap_samples: int = Field(default=1000, ge=100)
     max_users: int | None = Field(default=None, ge=1)
-    baselines: tuple[Literal["popularity", "co_occurrence", "text_neighbours", "sasrec"], ...] = (
-        "popularity",
-        "co_occurrence",
-        "text_neighbours",
-    )
+    baselines: tuple[Baseline, ...] = ("popularity", "co_occurrence", "text_neighbours")
 
 
 class ServingRecipe(_Part):

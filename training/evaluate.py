@@ -7,7 +7,7 @@ compared in pairs later. It takes recommendations from a `BeamRecommender` and k
 Shapes: U users, N items, E embedding width.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,14 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from training.baselines import CoOccurrence, Popularity, Scorer, TextNeighbours, rank
+from training.baselines import Scorer, rank
 from training.bootstrap import interval, paired_difference
 from training.config import EvaluateRecipe
-from training.data import Example, Split
+from training.data import Example
 from training.metrics import gains, hits, summary, target_ranks
 from training.progress import Reporter
-from training.recommender import BeamRecommender, Recommended
-from training.sasrec import SasRecOptions, train_sasrec
+from training.recommender import BeamRecommender, Recommended, SidRecommender
 
 OURS = "ours"
 WAYS = {"seen_excluded": True, "seen_included": False}
@@ -50,7 +49,7 @@ class Evaluation:
     """
 
     examples: Sequence[Example]
-    baselines: Mapping[str, Scorer]
+    baselines: Mapping[str, Scorer | SidRecommender]
     options: EvaluateRecipe
     seed: int
     popularity_N: NDArray[np.int64] | None = None
@@ -85,7 +84,9 @@ class Evaluation:
             histories = [example.history for example in self.examples]
             return recommender.recommend(histories, exclude_seen=exclude_seen, progress=progress)
 
-    def _ranked(self, scorer: Scorer, exclude_seen: bool) -> list[list[int]]:
+    def _ranked(self, scorer: Scorer | SidRecommender, exclude_seen: bool) -> list[list[int]]:
+        if isinstance(scorer, SidRecommender):
+            return scorer.recommend([example.history for example in self.examples], exclude_seen=exclude_seen).items
         return rank(scorer, self.examples, length=max(self.options.ks), exclude_seen=exclude_seen)
 
     def _target_ranks(self, lists: Sequence[Sequence[int]]) -> NDArray[np.int64]:
@@ -140,19 +141,6 @@ def popularity_bands(popularity_N: NDArray[np.int64]) -> NDArray[np.int64]:
     band_N = np.empty(len(popularity_N), np.int64)
     band_N[order] = np.minimum(3 * before_N // max(int(popularity_N.sum()), 1), 2)
     return band_N
-
-
-def baselines_of(
-    names: Sequence[str], split: Split, popularity_N: NDArray[np.int64], embedding_NE: NDArray[np.float32], seed: int
-) -> dict[str, Scorer]:
-    """The recommenders that ``names`` asks for; those that learn are trained here."""
-    makers: dict[str, Callable[[], Scorer]] = {
-        "popularity": lambda: Popularity(popularity_N),
-        "co_occurrence": lambda: CoOccurrence(split.train, len(popularity_N)),
-        "text_neighbours": lambda: TextNeighbours(embedding_NE),
-        "sasrec": lambda: train_sasrec(split, len(popularity_N), SasRecOptions(), seed),
-    }
-    return {name: makers[name]() for name in names}
 
 
 def sample(examples: Sequence[Example], size: int | None, seed: int) -> list[Example]:

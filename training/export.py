@@ -34,6 +34,7 @@ from service.model.quantizer import ResidualQuantizer
 from training.backbone import Backbone, extend_and_save
 from training.config import Recipe
 from training.errors import TrainingError
+from training.prefix_memory.registry import check_servable
 from training.stages import replace_folder
 from training.trained_model import text_dtype
 from training.training_data import TrainingData
@@ -61,8 +62,10 @@ class Exported:
         """Write the checkpoint to ``folder``, replacing an older one as a whole.
 
         Raises:
-            TrainingError: it cannot be written, or what was written does not give the same logits.
+            TrainingError: it cannot be written, what was written does not give the same logits, or the service has no
+                such memory.
         """
+        check_servable(self.model.memory)
         temporary = folder.with_name(f".{folder.name}.tmp")
         shutil.rmtree(temporary, ignore_errors=True)
         try:

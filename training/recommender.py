@@ -1,11 +1,13 @@
 """Our recommender as evaluation sees it: histories in, ranked items out, by the full trie-constrained beam.
 
 Seen items are taken out inside the beam, so that an answer is never short. Items that share a SID are ranked by
-popularity. It is given a model and a catalogue, and knows nothing of splits or metrics.
+popularity. It is given a model and a catalogue, and knows nothing of splits or metrics. What all models that write SIDs
+have in common is `SidRecommender`.
 
 Shapes: N items, L levels, U users.
 """
 
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from service.model.beam import BeamQuery, Beams, beam_search
+from service.model.beam import BeamModel, BeamQuery, Beams, beam_search
 from service.model.grounded_lm import GroundedLM
 from service.model.live_trie import LiveTrie
 from service.model.prompt import PromptTemplate
@@ -32,38 +34,38 @@ class Recommended:
     illegal: int
 
 
-class BeamRecommender:
-    """Ranks items for histories.
+class SidRecommender(ABC):
+    """Ranks items for histories by a model that writes SIDs.
 
     Args:
-        model: the grounded LM.
         codes_NL: the items' SIDs.
+        codes: K.
         popularity_N: ranks items inside a bucket.
-        max_items: how much history the prompt holds.
         beam_width: SIDs kept per level, at least as many as items wanted.
         offered_N: bool [N], the items that may be recommended (default all); the others occur in histories only.
     """
 
     def __init__(
         self,
-        model: GroundedLM,
         codes_NL: NDArray[np.integer],
+        codes: int,
         popularity_N: NDArray[np.int64],
         *,
-        max_items: int,
         beam_width: int,
         offered_N: NDArray[np.bool_] | None = None,
     ) -> None:
-        prefix = tuple(int(token) for token in model.get_buffer("prefix_ids"))
-        self._model, self._beam_width = model, beam_width
-        self._prompt = PromptTemplate(model.space, prefix, max_items)
+        self._beam_width = beam_width
         self._sids = [tuple(row) for row in codes_NL.tolist()]
         offered_N = np.ones(len(codes_NL), np.bool_) if offered_N is None else offered_N
-        self._trie = LiveTrie.build(codes_NL[offered_N], model.space.codes)
+        self._trie = LiveTrie.build(codes_NL[offered_N], codes)
         self._bucket: dict[tuple[int, ...], list[int]] = defaultdict(list)
         order_N = np.argsort(-popularity_N, kind="stable")
         for item in order_N[offered_N[order_N]].tolist():
             self._bucket[self._sids[item]].append(item)
+
+    @abstractmethod
+    def beam_model(self, histories: Sequence[Sequence[int]]) -> BeamModel:
+        """What scores codes after these histories, without gradients."""
 
     def recommend(
         self,
@@ -74,7 +76,6 @@ class BeamRecommender:
         progress: Progress = silent,
     ) -> Recommended:
         """Ranked items per history; users are batched by length."""
-        self._model.eval()
         ranked: list[list[int]] = [[] for _ in histories]
         scores: list[list[float]] = [[] for _ in histories]
         illegal = 0
@@ -93,12 +94,44 @@ class BeamRecommender:
 
     @torch.no_grad()
     def _beams(self, histories: Sequence[Sequence[int]], seen: Sequence[set[int]]) -> list[Beams]:
-        prompts = [self._prompt.build([self._sids[item] for item in history]) for history in histories]
         queries = [BeamQuery(self._trie, self._beam_width, self._spent_sids(items)) for items in seen]
-        return beam_search(TorchBeamModel(self._model, prompts), queries)
+        return beam_search(self.beam_model(histories), queries)
 
     def _spent_sids(self, seen: Iterable[int]) -> Tensor:
         """SIDs all of whose items were seen, int64 [n, L]."""
         items = set(seen)
         sids = {self._sids[item] for item in items if set(self._bucket.get(self._sids[item], [])) <= items}
         return torch.tensor(sorted(sids), dtype=torch.int64).reshape(-1, self._trie.depth)
+
+
+class BeamRecommender(SidRecommender):
+    """Ranks items by the grounded LM.
+
+    Args:
+        model: the grounded LM.
+        codes_NL: the items' SIDs.
+        popularity_N: ranks items inside a bucket.
+        max_items: how much history the prompt holds.
+        beam_width: SIDs kept per level, at least as many as items wanted.
+        offered_N: see `SidRecommender`.
+    """
+
+    def __init__(
+        self,
+        model: GroundedLM,
+        codes_NL: NDArray[np.integer],
+        popularity_N: NDArray[np.int64],
+        *,
+        max_items: int,
+        beam_width: int,
+        offered_N: NDArray[np.bool_] | None = None,
+    ) -> None:
+        super().__init__(codes_NL, model.space.codes, popularity_N, beam_width=beam_width, offered_N=offered_N)
+        prefix = tuple(int(token) for token in model.get_buffer("prefix_ids"))
+        self._model, self._prompt = model, PromptTemplate(model.space, prefix, max_items)
+
+    def beam_model(self, histories: Sequence[Sequence[int]]) -> BeamModel:
+        """See `SidRecommender.beam_model`."""
+        self._model.eval()
+        prompts = [self._prompt.build([self._sids[item] for item in history]) for history in histories]
+        return TorchBeamModel(self._model, prompts)

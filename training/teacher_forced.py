@@ -47,7 +47,8 @@ def _right(model: GroundedLM, codes_NL: NDArray[np.integer], sequences: Sequence
     before_B = torch.tensor([prefix + levels * (len(sequence) - 1) - 1 for sequence in sequences])
     target_BL = torch.from_numpy(codes_NL[[sequence[-1] for sequence in sequences]].astype(np.int64))
     right = [
-        (model.level_logits(hidden_BTD[row_B, before_B + level], level).argmax(-1) == target_BL[:, level]).sum()
+        (scores_BK.argmax(-1) == target_BL[:, level]).sum()
         for level in range(levels)
+        for scores_BK in [model.level_logits(hidden_BTD[row_B, before_B + level], level, target_BL[:, :level])]
     ]
     return np.array([float(count) for count in right])

@@ -124,9 +124,10 @@ def beam_search(model: BeamModel, queries: Sequence[BeamQuery], *, log_boost: fl
     return _answers(state, depth)
 
 
-def level_log_probs(hidden_RD: Tensor, head_KD: Tensor) -> Tensor:
+def level_log_probs(hidden_RD: Tensor, head_KD: Tensor, bias_RK: Tensor | None = None) -> Tensor:
     """Log-probabilities [R, K] over one level's codes: logits on the K rows that can be right, normalised over them."""
-    return F.log_softmax(F.linear(hidden_RD, head_KD).float(), -1)
+    logits_RK = F.linear(hidden_RD, head_KD).float()
+    return F.log_softmax(logits_RK if bias_RK is None else logits_RK + bias_RK, -1)
 
 
 def _kept(queries: Sequence[BeamQuery], groups: Sequence[BeamGroup], level: int, device: torch.device) -> Tensor:

@@ -77,9 +77,19 @@ class GroundedLM(nn.Module):
         hidden: Tensor = self.lm.base_model(inputs_embeds=inputs_BTD, use_cache=False).last_hidden_state
         return hidden
 
-    def level_logits(self, hidden: Tensor, level: int) -> Tensor:
-        """Logits over one level's codes, float32 [..., K]."""
-        return F.linear(hidden, self.level_head(level)).float()
+    def level_logits(self, hidden: Tensor, level: int, codes: Tensor | None = None) -> Tensor:
+        """Logits over one level's codes, float32 [..., K].
+
+        ``codes`` int [..., level] are the codes before it; a memory with an output bias needs them.
+        """
+        logits = F.linear(hidden, self.level_head(level)).float()
+        bias = None if codes is None else self.code_bias(codes)
+        return logits if bias is None else logits + bias
+
+    def code_bias(self, codes: Tensor) -> Tensor | None:
+        """What the memory of code prefixes [..., n] adds to the next code's logits, float32 [..., K], if anything."""
+        bias = None if self.memory is None else self.memory.next_code_bias(codes)
+        return None if bias is None else bias.float()
 
     @torch.no_grad()
     def write_row(self, level: int, code: int, input_D: Tensor, output_D: Tensor) -> None:

@@ -6,9 +6,10 @@ into tables of T_n rows; heads are concatenated, orders summed, and one linear m
     idx[n,h] = (XOR_{i<=n} c_i * p[i,h]) mod T_n        m_l = W_out * sum_n concat_h E[n,h][idx[n,h]]
 
 Rows that no training item touched contribute nothing, so an unseen prefix speaks through its longest seen order.
-The module knows nothing of any backbone: it returns vectors, the caller adds them to input embeddings.
+The module knows nothing of any backbone: it returns vectors, the caller adds them to input embeddings. A gate and an
+output bias are arms of training's experiments (`training/prefix_memory/extras.py`); the service has neither.
 
-Shapes: T tokens, L levels, N orders, H heads, M memory width, D model width.
+Shapes: T tokens, L levels, K codes, N orders, H heads, M memory width, D model width.
 """
 
 from collections.abc import Sequence
@@ -81,8 +82,16 @@ def hash_multipliers(config: PrefixMemoryConfig) -> Tensor:
 class PrefixMemory(nn.Module):
     """The tables, W_out and the touch counts.
 
-    ``tables[n]`` is float [H * T_n, M / H]; ``touched[n]`` int32 [H * T_n] counts training occurrences per row.
+    ``tables[n]`` is float [H * T_n, M / H]; ``touched[n]`` int32 [H * T_n] counts training occurrences per row. With
+    ``sparse_gradients`` the tables' gradients hold only the rows that were read.
+
+    Attributes:
+        gate: None, or what scales the memory [..., M] before W_out.
+        output_bias: None, or per level the map [K, M] from the memory of the codes before it to a bias on its logits.
     """
+
+    gate: nn.Module | None
+    output_bias: nn.ParameterList | None
 
     def __init__(self, config: PrefixMemoryConfig, model_width: int) -> None:
         super().__init__()
@@ -91,6 +100,9 @@ class PrefixMemory(nn.Module):
         self.tables = nn.ParameterList(nn.Parameter(torch.zeros(config.heads * t, head_width)) for t in config.rows)
         self.w_out = nn.Linear(config.width, model_width, bias=False)
         nn.init.zeros_(self.w_out.weight)
+        self.gate = None
+        self.output_bias = None
+        self.sparse_gradients = False
         self.register_buffer("multipliers", hash_multipliers(config), persistent=False)
         for order, rows in enumerate(config.rows):
             self.register_buffer(f"touched_{order}", torch.zeros(config.heads * rows, dtype=torch.int32))
@@ -100,6 +112,15 @@ class PrefixMemory(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         for table in self.tables:
             table.data = torch.randn(table.shape, generator=generator) * std
+
+    def attach(self, model_width: int, std: float = 0.0, seed: int = 0) -> None:
+        """Give the memory a fresh W_out for another model: zero, or near zero with ``std``; the tables stay."""
+        weight = torch.zeros(model_width, self.config.width)
+        if std:
+            weight.normal_(std=std, generator=torch.Generator().manual_seed(seed))
+        like = self.w_out.weight
+        self.w_out = nn.Linear(self.config.width, model_width, bias=False)
+        self.w_out.weight.data = weight.to(like.device, like.dtype)
 
     def touched(self, order: int) -> Tensor:
         """Touch counts of 0-based ``order``, int32 [H * T]."""
@@ -128,7 +149,7 @@ class PrefixMemory(nn.Module):
         """Codes [..., n] -> per order the concatenated head vectors [..., M]; untouched rows give zeros."""
         vectors: list[Tensor] = []
         for order, rows in enumerate(self.row_indices(codes)):
-            vector = F.embedding(rows, self.tables[order])
+            vector = F.embedding(rows, self.tables[order], sparse=self.sparse_gradients)
             seen = (self.touched(order)[rows] > 0).to(vector.dtype)
             vectors.append((vector * seen[..., None]).flatten(-2))
         return vectors
@@ -147,7 +168,7 @@ class PrefixMemory(nn.Module):
 
     def item_embeddings(self, codes: Tensor) -> Tensor:
         """What to add to the input embeddings of code prefixes [..., n]: [..., n, D], zero where not injected."""
-        vectors: Tensor = self.w_out(self.item_memory(codes))
+        vectors = self._project(self.item_memory(codes))
         return vectors * self._injected(codes.shape[-1])[:, None]
 
     def token_embeddings(self, codes_TL: Tensor, known_TL: Tensor, level_T: Tensor) -> Tensor:
@@ -156,6 +177,19 @@ class PrefixMemory(nn.Module):
         ``codes_TL`` holds the prefix codes by level, ``known_TL`` (bool) which of them are the current item's,
         ``level_T`` the token's level (-1: no SID token, gives zeros). An order counts only if all its codes are known.
         """
+        vectors = self._project(self._token_memory(codes_TL, known_TL, level_T))
+        injected_T = self._injected(self.config.levels)[level_T.clamp(min=0)] * (level_T >= 0)
+        return vectors * injected_T[:, None].to(vectors.dtype)
+
+    def next_code_bias(self, codes: Tensor) -> Tensor | None:
+        """What the prefixes int [..., n] add to the logits of level n < L, [..., K]; None without an output bias."""
+        level = codes.shape[-1]
+        if self.output_bias is None or level == 0:
+            return None
+        return F.linear(self.item_memory(codes)[..., -1, :], self.output_bias[level - 1])
+
+    def _token_memory(self, codes_TL: Tensor, known_TL: Tensor, level_T: Tensor) -> Tensor:
+        """The memory of single tokens before W_out, [T, M]."""
         total: Tensor | None = None
         complete_T = level_T >= 0
         for order, vector_TM in enumerate(self.order_vectors(codes_TL)):
@@ -163,9 +197,11 @@ class PrefixMemory(nn.Module):
             masked = vector_TM * complete_T[:, None].to(vector_TM.dtype)
             total = masked if total is None else total + masked
         assert total is not None
-        injected_T = self._injected(self.config.levels)[level_T.clamp(min=0)] * (level_T >= 0)
-        vectors: Tensor = self.w_out(total)
-        return vectors * injected_T[:, None].to(total.dtype)
+        return total
+
+    def _project(self, memory: Tensor) -> Tensor:
+        vectors: Tensor = self.w_out(memory if self.gate is None else self.gate(memory))
+        return vectors
 
     def _injected(self, levels: int) -> Tensor:
         weight = self.w_out.weight

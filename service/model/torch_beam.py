@@ -59,7 +59,7 @@ class TorchBeamModel:
         )
         self._cache.crop(-width * length)
         hidden = output.last_hidden_state.unflatten(1, (width, length))[user_R, place_R, -1]
-        return level_log_probs(hidden, self._model.level_head(length))
+        return level_log_probs(hidden, self._model.level_head(length), self._model.code_bias(codes_Rn))
 
     def _mask(self, width: int, length: int) -> Tensor:
         """Additive mask [U, 1, Q, T + Q]: a beam sees its user's real prompt and its own earlier codes."""

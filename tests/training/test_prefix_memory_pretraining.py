@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from service.model.prefix_memory import PrefixMemory, PrefixMemoryConfig
 from service.model.semantic_ids import SidSpace
-from training.prefix_memory.classification import PretrainReport, pretrain_classification
+from training.prefix_memory.base import Lessons, PretrainOptions, PretrainReport
+from training.prefix_memory.classification import pretrain_classification
 
 SPACE = SidSpace(3, 8, 100)
 
@@ -19,7 +20,8 @@ def codes(items: int = 80) -> NDArray[np.int64]:
 
 def pretrained(occurrences: NDArray[np.int64], steps: int = 150) -> tuple[PrefixMemory, PretrainReport]:
     memory = PrefixMemory(PrefixMemoryConfig.sized(SPACE, orders=3, heads=2, width=32, max_rows=512), 16)
-    report = pretrain_classification(memory, codes(), occurrences, steps=steps, batch_size=64, lr=3e-2, seed=0)
+    lessons = Lessons(codes(), {"u": occurrences.tolist()}, [])
+    report = pretrain_classification(memory, lessons, PretrainOptions(steps, 64, 3e-2, 0))
     return memory, report
 
 

@@ -4,63 +4,38 @@ Memory before W_out is trained, so the tables fit any backbone. Rows are counted
 stays silent. W_out is left at zero: attached, the memory starts without a voice.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from service.model.prefix_memory import PrefixMemory
 from training.optimizer import MasterAdamW, ParameterGroup
+from training.prefix_memory.base import Lessons, PretrainOptions, PretrainReport, memory_groups, start
 from training.progress import Progress, silent
-
-TABLE_STD = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class PretrainReport:
-    """Accuracy of the next code after 1..L-1 codes, and the best that any function of the prefix could reach.
-
-    Both over training occurrences, which is what the loss weighs.
-    """
-
-    accuracy: tuple[float, ...]
-    ceiling: tuple[float, ...]
-    loss: float
 
 
 def pretrain_classification(
-    memory: PrefixMemory,
-    codes_NL: NDArray[np.int64],
-    occurrences_M: NDArray[np.int64],
-    *,
-    steps: int,
-    batch_size: int,
-    lr: float,
-    seed: int,
-    progress: Progress = silent,
+    memory: PrefixMemory, lessons: Lessons, options: PretrainOptions, progress: Progress = silent
 ) -> PretrainReport:
-    """Train the tables on training occurrences (item numbers [M]; frequent items count more)."""
-    torch.manual_seed(seed)
-    memory.reset_tables(TABLE_STD, seed)
-    all_codes = torch.from_numpy(codes_NL)
-    touched, counts = np.unique(occurrences_M, return_counts=True)
-    memory.count_touches(all_codes[torch.from_numpy(touched)], torch.from_numpy(counts))
-    heads = nn.ModuleList(nn.Linear(memory.config.width, memory.config.codes) for _ in range(codes_NL.shape[1] - 1))
-    optimizer = MasterAdamW([ParameterGroup([*memory.tables, *heads.parameters()], lr)], steps, warmup=10)
-    random = np.random.default_rng(seed)
+    """Train the tables on training occurrences (frequent items count more)."""
+    start(memory, lessons, options.seed)
+    all_codes, occurrences_M = torch.from_numpy(lessons.codes_NL), lessons.occurrences_M
+    config = memory.config
+    heads = nn.ModuleList(nn.Linear(config.width, config.codes) for _ in range(config.levels - 1))
+    groups = [*memory_groups(memory, options.lr, w_out=False), ParameterGroup([*heads.parameters()], options.lr)]
+    optimizer = MasterAdamW(groups, options.steps, warmup=10)
+    random = np.random.default_rng(options.seed)
     loss = 0.0
-    for step in range(steps):
-        batch = all_codes[torch.from_numpy(random.choice(occurrences_M, batch_size))]
+    for step in range(options.steps):
+        batch = all_codes[torch.from_numpy(random.choice(occurrences_M, options.batch_size))]
         losses = [F.cross_entropy(logits, batch[:, n + 1]) for n, logits in enumerate(_logits(memory, heads, batch))]
         total = torch.stack(losses).sum()
         total.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         loss = float(total.detach())
-        progress(step + 1, steps, f"loss {loss:.3f}")
-    return _report(memory, heads, all_codes[torch.from_numpy(touched)], torch.from_numpy(counts), loss)
+        progress(step + 1, options.steps, f"loss {loss:.3f}")
+    return _report(memory, heads, lessons, loss)
 
 
 def _logits(memory: PrefixMemory, heads: nn.ModuleList, codes_BL: Tensor) -> list[Tensor]:
@@ -69,9 +44,9 @@ def _logits(memory: PrefixMemory, heads: nn.ModuleList, codes_BL: Tensor) -> lis
 
 
 @torch.no_grad()
-def _report(
-    memory: PrefixMemory, heads: nn.ModuleList, codes_NL: Tensor, count_N: Tensor, loss: float
-) -> PretrainReport:
+def _report(memory: PrefixMemory, heads: nn.ModuleList, lessons: Lessons, loss: float) -> PretrainReport:
+    item_N, number_N = np.unique(lessons.occurrences_M, return_counts=True)
+    codes_NL, count_N = torch.from_numpy(lessons.codes_NL[item_N]), torch.from_numpy(number_N)
     share_N = count_N / count_N.sum()
     hits = [scores.argmax(1) == codes_NL[:, n + 1] for n, scores in enumerate(_logits(memory, heads, codes_NL))]
     accuracy = [float(share_N[hit_N].sum()) for hit_N in hits]
