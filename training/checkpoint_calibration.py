@@ -79,6 +79,7 @@ class ColdStudy:
             "ours": self._row(report, ours, bare, cold, warm),
             "text_neighbours": self._row(report, text, bare, cold, warm),
             "injected_exposure_ratio": {} if dial is None else self._injected(warm, dial, k),
+            "injected_exposure_ratio_clean_histories": {} if dial is None else self._injected(warm, dial, k, True),
             "dial": None if dial is None else asdict(dial),
             "max_share": options.max_share,
         }
@@ -97,9 +98,9 @@ class ColdStudy:
             "exposure": report.exposure(lists["warm"], self.items.is_new_N),
         }
 
-    def _injected(self, warm: Group, dial: NewItemDial, k: int) -> dict[str, float]:
+    def _injected(self, warm: Group, dial: NewItemDial, k: int, clean: bool = False) -> dict[str, float]:
         encoder = TextEncoder(self.checkpoint.text_encoder_folder, self.checkpoint.manifest.embedding.max_tokens)
-        return InjectionDrill(self.items, warm, dial, k).ratios(encoder)
+        return InjectionDrill(self.items, warm, dial, k, clean).ratios(encoder)
 
     def _neighbours(self, group: Group, k: int) -> list[list[int]]:
         scorer = TextNeighbours(self.items.embedding_NE)

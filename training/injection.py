@@ -2,7 +2,8 @@
 
 A twin is a held-out item with instructions, control tokens or literal SID tokens in its title. Both are scored for the
 same users; an item counts as shown where it beats the last place of the beam's list. Rule 10 asks for a ratio of at
-most 1.1.
+most 1.1. `ratios` changes the item wherever it stands, in histories too, so twins there attract each other; with
+`clean_histories` only what is offered changes. Both are told: they answer different questions.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -47,6 +48,8 @@ class InjectionDrill:
     dial: NewItemDial
     k: int
 
+    clean_histories: bool = False
+
     def ratios(self, encoder: Encoder) -> dict[str, float]:
         """Times shown with each injection over times shown without, of up to `MOST_TWINS` items together."""
         chosen = self.items.new_M[:MOST_TWINS]
@@ -62,9 +65,9 @@ class InjectionDrill:
         return replace(self.items, embedding_NE=embedding_NE)
 
     def _shown(self, items: ColdItems) -> int:
-        score_UM = NewItemScorer(items, self.dial.temperature).log_probs(
-            self.group.examples, self.group.found, self.dial
-        )
+        histories = self.items if self.clean_histories else items
+        scorer = NewItemScorer(histories, self.dial.temperature, items.embedding_NE[items.new_M])
+        score_UM = scorer.log_probs(self.group.examples, self.group.found, self.dial)
         last_U = np.array([scores[: self.k][-1] if scores else -np.inf for scores in self.group.found.scores])
         return int((score_UM[:, :MOST_TWINS] > last_U[:, None]).sum())
 

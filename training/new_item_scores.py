@@ -27,9 +27,12 @@ class UserInputs:
 
 
 class NewItemScorer:
-    """Scores the new items of ``cold`` for users, at one temperature of the cosines."""
+    """Scores the new items of ``cold`` for users, at one temperature of the cosines.
 
-    def __init__(self, cold: ColdItems, temperature: float) -> None:
+    ``shown_ME`` are embeddings to score in place of the new items' own; histories keep their own.
+    """
+
+    def __init__(self, cold: ColdItems, temperature: float, shown_ME: Floats | None = None) -> None:
         self._cold = cold
         trained_NE = np.zeros((int(cold.row_N.max()) + 1, cold.embedding_NE.shape[1]), np.float32)
         known = ~cold.is_new_N
@@ -37,7 +40,7 @@ class NewItemScorer:
         self._texts = TrainedTexts(trained_NE, temperature)
         self._density_N = self._texts.log_density(cold.embedding_NE)
         self._trained = len(trained_NE)
-        self.table = self._texts.table(cold.embedding_NE[cold.new_M])
+        self.table = self._texts.table(cold.embedding_NE[cold.new_M] if shown_ME is None else shown_ME)
 
     def features(self, examples: Sequence[Example], found: Recommended, dial: NewItemDial) -> tuple[Floats, Floats]:
         """Log p_text and log (p_model + floor), each [U, M]; of the dial only temperature, decay and history count."""

@@ -83,6 +83,7 @@ def test_calibration_writes_a_dial_that_evaluation_then_uses(checkpoint: Path, t
     assert cold["ours"]["cold"] == told["ours"]["cold"]
     assert cold["ours"]["exposure"]["share_of_slots"] <= 0.4
     assert set(cold["injected_exposure_ratio"]) == {"instruction", "control_tokens", "sid_tokens"}
+    assert set(cold["injected_exposure_ratio_clean_histories"]) == set(cold["injected_exposure_ratio"])
 
 
 def test_an_uncalibrated_checkpoint_has_the_recipe_s_dial_and_says_so(checkpoint: Path) -> None:
