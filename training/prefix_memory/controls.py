@@ -67,7 +67,7 @@ class TransformerMemory(PrefixMemory):
     def __init__(self, config: PrefixMemoryConfig, model_width: int) -> None:
         budget = sum(config.heads * rows * (config.width // config.heads) for rows in config.rows)
         super().__init__(replace(config, rows=(1,)), model_width)
-        self.tables = nn.ParameterList()
+        self.config, self.tables = config, nn.ParameterList()
         width = _inner_width(config, budget)
         self.codes = nn.Embedding(config.levels * config.codes, width)
         layer = nn.TransformerEncoderLayer(

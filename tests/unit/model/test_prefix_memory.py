@@ -104,3 +104,48 @@ def test_sizes_that_do_not_fit_are_refused(bad: dict[str, object]) -> None:
     good = {"levels": 3, "codes": 8, "heads": 2, "width": 8, "rows": (8, 8), "inject_levels": (0,)}
     with pytest.raises(ValueError, match=r"multiple|orders|inject_levels"):
         PrefixMemoryConfig(**(good | bad))  # type: ignore[arg-type]
+
+
+def reached(multipliers: torch.Tensor, rows: int) -> float:
+    """The share of a table's rows that random prefixes of 4 codes below 2,048 fall on, six prefixes to a row."""
+    codes_NP = torch.randint(0, 2048, (6 * rows, 4), generator=torch.Generator().manual_seed(0))
+    mixed = torch.zeros(len(codes_NP), dtype=torch.int64)
+    for position in range(4):
+        mixed ^= codes_NP[:, position] * multipliers[position]
+    return float(torch.remainder(mixed, rows).unique().numel() / rows)
+
+
+def test_the_multipliers_reach_the_whole_table_where_small_primes_reach_a_corner() -> None:
+    config = PrefixMemoryConfig.sized(SidSpace(4, 2048, 0), orders=4, heads=2, width=8, max_rows=500_000)
+    rows = config.rows[3]
+    assert rows == 500_000
+    for head in range(2):
+        assert reached(hash_multipliers(config)[:, head], rows) >= 0.99
+    # 2047 * 43 has 17 bits: no larger table is ever filled beyond 2**17 rows
+    assert reached(torch.tensor([31, 37, 41, 43]), rows) <= 2**17 / rows < 0.27
+
+
+def test_two_prefixes_rarely_share_the_rows_of_all_heads() -> None:
+    config = PrefixMemoryConfig.sized(SidSpace(4, 2048, 0), orders=4, heads=4, width=8, max_rows=100_000)
+    made = PrefixMemory(config, 1)
+    codes_NL = torch.randint(0, 2048, (200_000, 4), generator=torch.Generator().manual_seed(0)).unique(dim=0)
+    assert made.row_indices(codes_NL)[3].unique(dim=0).shape[0] == len(codes_NL)
+
+
+def test_the_sizes_of_the_paper_are_possible_and_small_orders_take_only_what_they_can_touch() -> None:
+    config = PrefixMemoryConfig.sized(SidSpace(5, 2048, 0), orders=4, heads=4, width=256, max_rows=2_000_000)
+    assert config.rows == (2048, 2_000_000, 2_000_000, 2_000_000)
+
+
+def test_sparse_gradients_hold_only_the_rows_that_were_read() -> None:
+    made, dense = memory(), memory()
+    made.sparse_gradients = True
+    for each in (made, dense):
+        each.count_touches(torch.tensor([[1, 2, 3]]))
+        each.item_embeddings(torch.tensor([[1, 2, 3]])).sum().backward()
+    for table, twin in zip(made.tables, dense.tables, strict=True):
+        assert table.grad is not None
+        assert table.grad.is_sparse
+        assert table.grad._nnz() == 2
+        assert twin.grad is not None
+        torch.testing.assert_close(table.grad.to_dense(), twin.grad)
