@@ -64,5 +64,22 @@ def new_items(
     typer.echo(figures)
 
 
+@app.command()
+def training(
+    layers: Annotated[int, typer.Option(min=1, help="decoder layers of SmolLM2-135M's shape")] = 6,
+    rounds: Annotated[int, typer.Option(min=1, help="rounds that count; one more warms up")] = 7,
+    steps: Annotated[int, typer.Option(min=1, help="optimiser steps a round")] = 2,
+    threads: Annotated[int, typer.Option(min=1, help="threads of every contender")] = 1,
+    json_file: Annotated[Path | None, typer.Option("--json", help="write the figures here too")] = None,
+) -> None:
+    """Fine-tuning throughput: ours beside Hugging Face's plain Trainer."""
+    from loadtest.bench_training import measure
+
+    figures = json.dumps(measure(layers, rounds, steps, threads))
+    if json_file is not None:
+        json_file.write_text(figures + "\n", encoding="utf-8")
+    typer.echo(figures)
+
+
 if __name__ == "__main__":
     app()

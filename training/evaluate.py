@@ -24,6 +24,7 @@ from training.progress import Reporter
 from training.recommender import BeamRecommender, Recommended, SidRecommender
 
 OURS = "ours"
+JUDGED = "recall@10"
 WAYS = {"seen_excluded": True, "seen_included": False}
 BANDS = ("rare", "medium", "popular")
 
@@ -76,7 +77,8 @@ class Evaluation:
         """Figures with intervals, by way."""
         head: dict[str, Any] = {"users": len(self.examples), "beam_width": self.options.beam_width}
         head |= {"illegal_rate": ranks.illegal_rate, "distinct_rate": ranks.distinct_rate}
-        return head | {way: self._figures(rank_U) for way, rank_U in ranks.by_way.items()} | self._popularity(ranks)
+        figures = {way: self._figures(rank_U) for way, rank_U in ranks.by_way.items()}
+        return head | figures | {"below_baselines": below_baselines(figures)} | self._popularity(ranks)
 
     def _recommended(self, recommender: BeamRecommender, exclude_seen: bool, reporter: Reporter) -> Recommended:
         label = "evaluate, seen items " + ("excluded" if exclude_seen else "included")
@@ -132,6 +134,30 @@ class Evaluation:
             name: paired_difference(ours[name], theirs[name], samples=samples, seed=self.seed).as_list()
             for name in ours
         }
+
+
+def below_baselines(figures: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The baselines that ours is below at Recall@10 by way, their paired 95 % interval being wholly below zero."""
+    mark = f"{OURS}_minus_"
+    return [
+        {"baseline": name.removeprefix(mark), "way": way, JUDGED: row[JUDGED]}
+        for way, rows in figures.items()
+        for name, row in rows.items()
+        if name.startswith(mark) and JUDGED in row and row[JUDGED][2] < 0
+    ]
+
+
+def warning_lines(below: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One line for each baseline that ours is below."""
+    lines = []
+    for row in below:
+        difference, low, high = row[JUDGED]
+        who = f"{row['baseline'].replace('_', ' ')} ({row['way'].replace('_', ' ')})"
+        lines.append(
+            f"warning: below the baseline {who} at {JUDGED} by {-difference:.4f} "
+            f"(95 % of the difference in {low:.4f} .. {high:.4f}); this checkpoint recommends worse than that"
+        )
+    return lines
 
 
 def popularity_bands(popularity_N: NDArray[np.int64]) -> NDArray[np.int64]:

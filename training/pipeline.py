@@ -22,7 +22,7 @@ from training.backbone import Backbone, add_sid_tokens, load_backbone
 from training.compared import Studied, baselines_of
 from training.config import Recipe
 from training.embed import resolve_encoder, texts
-from training.evaluate import Evaluation, sample, tables
+from training.evaluate import Evaluation, sample, tables, warning_lines
 from training.export import Exported
 from training.grounding.base import GroundingContext
 from training.histories import write_histories
@@ -135,7 +135,11 @@ class Pipeline:
             context = self._grounding_context(parts.backbone, parts.space)
             artefacts.write_diagnostics(folder, context, {"finetuned": model.sid_rows})
 
-        more = {name: getattr(self.recipe, name).model_dump(mode="json") for name in ("backbone", "prompt")}
+        # how gradients are computed changes no weight
+        more: dict[str, Any] = {
+            "backbone": self.recipe.backbone.model_dump(mode="json", exclude={"gradient_checkpointing"})
+        }
+        more["prompt"] = self.recipe.prompt.model_dump(mode="json")
         more["upstream"] = [stage.fingerprint for stage in upstream]
         return self.run.stage("finetune", self._inputs("finetune", self.identified, more), make)
 
@@ -149,7 +153,10 @@ class Pipeline:
             artefacts.write_ranks(folder, ranks)
             levels = {"teacher_forced": self._teacher_forced(evaluation)}
             costs = {"training": self._costs()}
-            write_json(folder / "metrics.json", evaluation.report(ranks) | levels | costs | self._collisions())
+            report = evaluation.report(ranks)
+            for line in warning_lines(report["below_baselines"]):
+                self.run.reporter.say(line)
+            write_json(folder / "metrics.json", report | levels | costs | self._collisions())
 
         return self.run.stage("evaluate", self._inputs("evaluate", self.finetuned), make)
 
@@ -240,6 +247,8 @@ class Pipeline:
     def _finetune(self) -> tuple[ModelParts, GroundedLM, dict[str, Any]]:
         parts = self._parts()
         model = parts.assemble()
+        if self.recipe.backbone.gradient_checkpointing:
+            model.lm.gradient_checkpointing_enable({"use_reentrant": False})
         alignment = alignment_of(model, self.recipe, parts.backbone, self.codes_NL, texts(self.data.dataset.items))
         result = train_next_item(model, self.recipe, self.data, self.codes_NL, self.run, alignment, self._processes)
         return parts, model, result

@@ -127,6 +127,7 @@ def named(processes: Processes) -> Iterator[None]:
 def _sharding() -> Sharding | None:
     from accelerate.utils import FullyShardedDataParallelPlugin
     from accelerate.utils.environment import parse_flag_from_env
+    from torch.distributed.fsdp import CPUOffloadPolicy
 
     if not parse_flag_from_env("ACCELERATE_USE_FSDP"):
         return None
@@ -135,7 +136,7 @@ def _sharding() -> Sharding | None:
         raise TrainingError(
             f"fsdp_version {plugin.fsdp_version}: only 2 works; start from training/accelerate/fsdp.yaml"
         )
-    offload = bool(getattr(plugin.cpu_offload, "offload_params", plugin.cpu_offload))
+    offload = isinstance(plugin.cpu_offload, CPUOffloadPolicy)
     if offload and not torch.cuda.is_available():
         raise TrainingError("fsdp_offload_params: there is no GPU to offload from; set it to false")
     return Sharding(bool(plugin.reshard_after_forward), offload)

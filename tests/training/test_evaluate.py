@@ -4,7 +4,7 @@ import numpy as np
 
 from training.config import EvaluateRecipe
 from training.data import Example
-from training.evaluate import Evaluation, Ranks, popularity_bands
+from training.evaluate import Evaluation, Ranks, popularity_bands, warning_lines
 
 
 def test_each_band_holds_about_a_third_of_the_events() -> None:
@@ -31,3 +31,17 @@ def test_a_report_has_the_recall_of_each_band() -> None:
     assert bands["rare"]["seen_excluded"]["ours"]["recall@5"] == 2 / 3
     assert bands["medium"]["seen_excluded"]["ours"]["recall@1"] == 1
     assert bands["popular"]["seen_excluded"]["popularity"]["recall@1"] == 0
+
+
+def test_a_report_names_the_baselines_that_ours_is_surely_below_and_no_others() -> None:
+    examples = [Example(f"u{n}", (), 0) for n in range(100)]
+    ours, better = np.array([5] * 20 + [-1] * 80), np.array([5] * 60 + [-1] * 40)
+    ranks = {"ours": ours, "better": better, "worse": np.array([5] * 5 + [-1] * 95), "equal": ours[::-1].copy()}
+    options = EvaluateRecipe(ks=(10,), bootstrap_samples=200)
+    baselines = {name: lambda histories: np.zeros((1, 1)) for name in ("better", "worse", "equal")}
+    evaluation = Evaluation(examples, baselines, options, 0)  # type: ignore[arg-type]
+    report = evaluation.report(Ranks({"seen_excluded": ranks}, 0.0, 1.0))
+    (below,) = report["below_baselines"]
+    assert (below["baseline"], below["way"]) == ("better", "seen_excluded")
+    (line,) = warning_lines([below])
+    assert line.startswith("warning: below the baseline better (seen excluded) at recall@10 by 0.4000")

@@ -13,7 +13,7 @@ from tests.training.tiny_backbone import WIDTH, backbone
 from training.backbone import Backbone, add_sid_tokens
 from training.batches import Batch, BatchPlan
 from training.errors import ResumeError
-from training.finetune import FinetuneOptions, Finetuner, next_item_loss
+from training.finetune import FinetuneOptions, Finetuner, next_item_loss, parameter_groups
 from training.grounding.pair_loss import PairLoss
 from training.grounding.templates import PairMaker
 
@@ -137,6 +137,26 @@ def test_the_text_vocabulary_does_not_move_and_the_rest_does(tied: bool) -> None
     assert not moved & frozen
     assert {"sid_rows", "memory.w_out.weight", "lm.model.norm.weight"} <= moved
     assert {name for name, _ in model.named_parameters()} - moved <= frozen
+
+
+def test_gradient_checkpointing_computes_the_same_loss_and_gradients() -> None:
+    def gradients(model: GroundedLM) -> tuple[float, list[torch.Tensor], int]:
+        calls: list[int] = []
+        model.lm.get_submodule("model.layers.0.mlp").register_forward_pre_hook(lambda *_: calls.append(1))
+        parameter_groups(model, FinetuneOptions(epochs=1, lr=0.01))
+        codes = torch.from_numpy(CODES[[[0, 1, 2], [3, 4, 5]]])
+        loss = next_item_loss(model.train(), Batch(codes, torch.ones(2, 3, dtype=torch.bool)))
+        loss.backward()  # type: ignore[no-untyped-call]
+        found = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        return float(loss.detach()), found, len(calls)
+
+    plain, checkpointed = tiny_model(), tiny_model()
+    checkpointed.lm.gradient_checkpointing_enable({"use_reentrant": False})
+    loss, expected, once = gradients(plain)
+    same_loss, found, twice = gradients(checkpointed)
+    assert (once, twice) == (1, 2), "layers must really be computed again"
+    assert loss == same_loss
+    assert all(torch.equal(one, other) for one, other in zip(expected, found, strict=True))
 
 
 def test_training_lowers_the_loss() -> None:
