@@ -60,7 +60,7 @@ def test_exact_has_a_row_for_every_prefix_and_no_collision() -> None:
     for order, row_N1 in enumerate(made.row_indices(torch.from_numpy(seen))):
         prefixes = np.unique(seen[:, : order + 1], axis=0)
         assert made.config.rows[order] == len(prefixes) + 1
-        assert len(row_N1.unique()) == len(prefixes)
+        assert len(set(row_N1.flatten().tolist())) == len(prefixes)
         assert int(row_N1.min()) > 0
 
 

@@ -112,7 +112,7 @@ def reached(multipliers: torch.Tensor, rows: int) -> float:
     mixed = torch.zeros(len(codes_NP), dtype=torch.int64)
     for position in range(4):
         mixed ^= codes_NP[:, position] * multipliers[position]
-    return float(torch.remainder(mixed, rows).unique().numel() / rows)
+    return len(set(torch.remainder(mixed, rows).tolist())) / rows
 
 
 def test_the_multipliers_reach_the_whole_table_where_small_primes_reach_a_corner() -> None:
@@ -128,8 +128,9 @@ def test_the_multipliers_reach_the_whole_table_where_small_primes_reach_a_corner
 def test_two_prefixes_rarely_share_the_rows_of_all_heads() -> None:
     config = PrefixMemoryConfig.sized(SidSpace(4, 2048, 0), orders=4, heads=4, width=8, max_rows=100_000)
     made = PrefixMemory(config, 1)
-    codes_NL = torch.randint(0, 2048, (200_000, 4), generator=torch.Generator().manual_seed(0)).unique(dim=0)
-    assert made.row_indices(codes_NL)[3].unique(dim=0).shape[0] == len(codes_NL)
+    codes_NL = torch.randint(0, 2048, (50_000, 4), generator=torch.Generator().manual_seed(0))
+    prefixes = {tuple(sid) for sid in codes_NL.tolist()}
+    assert len({tuple(rows) for rows in made.row_indices(codes_NL)[3].tolist()}) == len(prefixes)
 
 
 def test_the_sizes_of_the_paper_are_possible_and_small_orders_take_only_what_they_can_touch() -> None:
@@ -142,7 +143,7 @@ def test_sparse_gradients_hold_only_the_rows_that_were_read() -> None:
     made.sparse_gradients = True
     for each in (made, dense):
         each.count_touches(torch.tensor([[1, 2, 3]]))
-        each.item_embeddings(torch.tensor([[1, 2, 3]])).sum().backward()
+        each.item_embeddings(torch.tensor([[1, 2, 3]])).sum().backward()  # type: ignore[no-untyped-call]
     for table, twin in zip(made.tables, dense.tables, strict=True):
         assert table.grad is not None
         assert table.grad.is_sparse
