@@ -279,7 +279,7 @@ class Catalog:
         base = self._base.items.get(entry.item_id)
         if entry.op == "reset":
             return base
-        if entry.op == "delete" or entry.item is None:
+        if entry.op != "put" or entry.item is None:
             return None
         if base is None:
             return CatalogItem(entry.item, entry.sid, is_new=True, order=(1, entry.since), entry=entry)

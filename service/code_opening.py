@@ -16,7 +16,7 @@ import structlog
 import torch
 
 from service.catalog import Catalog, CatalogItem
-from service.codebook_growth import Proposal, propose_codes, usual_shares
+from service.model.codebook_growth import Proposal, propose_codes, usual_shares
 from service.errors import ConflictError, RequestError
 from service.grounder import Embedding, Grounder
 from service.ingest import PublishedCatalog

@@ -2,17 +2,23 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
+from service.api.fields import Body
 from service.api.problems import JsonResponse
 from service.code_opening import CodeOpening
 from service.errors import ConflictError
 
 Openings = Callable[[], Mapping[str, CodeOpening]]
+
+
+class OpenCodes(Body):
+    """Body of POST /catalog/codes."""
+
+    dry_run: bool = Field(False, description="say what would be opened, change nothing")
 
 
 class OpenedCodeRow(BaseModel):
@@ -48,11 +54,11 @@ def codes_router(openings: Openings) -> APIRouter:
     router = APIRouter(tags=["models"])
 
     @router.post("/catalog/codes", response_model=CodesResponse, summary="Open codes for unknown kinds of items")
-    async def open_codes(dry_run: Annotated[bool, Query()] = False) -> Response:
+    async def open_codes(body: OpenCodes) -> Response:
         found = openings()
         if not found:
             raise ConflictError("no model here has spare codes; train one with sids.spare_codes above 0")
-        reports = {version: await opening.run(dry_run=dry_run) for version, opening in found.items()}
+        reports = {version: await opening.run(dry_run=body.dry_run) for version, opening in found.items()}
         return JsonResponse({"models": [{"model_version": each} | asdict(reports[each]) for each in reports]})
 
     return router

@@ -161,8 +161,7 @@ def close_model(model_version: str) -> Call[ServedModel]:
 
 def open_codes(*, dry_run: bool) -> Call[list[CodesOfModel]]:
     """POST /catalog/codes."""
-    query = {"dry_run": "true"} if dry_run else {}
-    return Call("POST", "/v1/catalog/codes", _codes, query=query, repeatable=dry_run)
+    return Call("POST", "/v1/catalog/codes", _codes, {"dry_run": dry_run}, repeatable=dry_run)
 
 
 def _codes(row: Mapping[str, Any]) -> list[CodesOfModel]:
