@@ -24,6 +24,7 @@ from service.model.quantizer import ResidualQuantizer
 
 FAR_PERCENT = 90.0
 GAIN = 0.9  # the new code must leave at most this share of what the present code leaves
+CLEAR = 0.85  # and its members together at most this share of what that allows
 SEED = 0.75  # a cluster begins with pairs that are closer than two members must be
 MAX_FAR = 5_000  # of which pairs are compared
 ROUNDS = 20
@@ -83,7 +84,7 @@ def propose_codes(
         left_F = share_ML[far_F, level].numpy() * length_M[far_F]
         mean_D = quantizer.codebooks_LKD[level].mean(0).numpy()
         without_F = np.minimum((point_MD[far_F] ** 2).sum(1), ((point_MD[far_F] - mean_D) ** 2).sum(1))
-        bar_F = gain * np.minimum(left_F, without_F)
+        bar_F = gain * np.minimum(np.minimum(left_F, length_M[far_F]), without_F)
         for centroid_D, places in _clusters(point_MD[far_F], bar_F, spare[level], min_items):
             members = far_F[places]
             after = ((point_MD[members] - centroid_D) ** 2).sum(1) / length_M[members]
@@ -112,7 +113,10 @@ def _clusters(point_FD: Floats, bar_F: Floats, most: int, min_items: int) -> Ite
         if inside.sum() < min_items:
             return
         centroid_D = point_FD[rest[inside]].mean(0)
-        yield centroid_D, rest[inside]
+        # half of a sphere of scattered points has a mean, too, which takes a little from each of them
+        distance_C = ((point_FD[rest[inside]] - centroid_D) ** 2).sum(1)
+        if distance_C.mean() <= CLEAR * bar_F[rest[inside]].mean():
+            yield centroid_D, rest[inside]
         rest = rest[~inside]
 
 

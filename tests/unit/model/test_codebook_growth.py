@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from service.model.codebook_growth import propose_codes, usual_shares
 from service.model.quantizer import OpenedCode, ResidualQuantizer
 
-LEVELS, CODES, WIDTH = 3, 6, 32
+LEVELS, CODES, WIDTH = 3, 6, 128  # in few dimensions scattered points do have clusters
 Points = NDArray[np.float32]
 
 
@@ -27,7 +27,7 @@ class World:
         codes = self.random.integers(0, CODES, (LEVELS, count))
         return self.around(sum(self.books[level][codes[level]] for level in range(LEVELS)))
 
-    def around(self, centre: Points, spread: float = 0.02) -> Points:
+    def around(self, centre: Points, spread: float = 0.01) -> Points:
         found: Points = (centre + spread * self.random.normal(size=centre.shape)).astype(np.float32)
         return found
 
@@ -101,7 +101,7 @@ def test_no_spare_code_no_proposal(world: World) -> None:
     [
         (OpenedCode(2, CODES, (0.0,) * WIDTH), "levels 0..1"),
         (OpenedCode(0, CODES - 1, (0.0,) * WIDTH), "at least 6"),
-        (OpenedCode(0, CODES, (0.0,)), "32 numbers"),
+        (OpenedCode(0, CODES, (0.0,)), "128 numbers"),
     ],
     ids=["last level", "in the codebook", "width"],
 )
