@@ -16,10 +16,10 @@ import structlog
 import torch
 
 from service.catalog import Catalog, CatalogItem
-from service.model.codebook_growth import Proposal, propose_codes, usual_shares
 from service.errors import ConflictError, RequestError
 from service.grounder import Embedding, Grounder
 from service.ingest import PublishedCatalog
+from service.model.codebook_growth import Proposal, propose_codes, usual_shares
 from service.model.quantizer import OpenedCode, ResidualQuantizer
 from service.model.semantic_ids import Sid
 from service.opened_codes import OpenedCodes, code_entry
