@@ -28,6 +28,7 @@ from service.model.semantic_ids import Sid
 from service.stores.item_log import LogEntry, is_code_name
 
 SCANNED_ROWS = 200_000
+WASTED_ROWS = 10_000
 
 __all__ = ["Catalog", "CatalogItem", "CatalogPage", "CatalogStep", "LegalItems", "content_hash"]
 
@@ -111,6 +112,12 @@ class Catalog:
     def catalog_hash(self) -> str:
         """A digest of which items there are, their SIDs and contents; equal for equal catalogues, however made."""
         return f"{self._hash:032x}"
+
+    @property
+    def is_wasteful(self) -> bool:
+        """Whether most rows are of states that items no longer have, so that `compacted` is worth its work."""
+        dead = self._rows - self._size  # every item has one row that is not
+        return dead > max(WASTED_ROWS, self._size + len(self._base.items))
 
     @property
     def num_slots(self) -> int:
@@ -220,6 +227,16 @@ class Catalog:
         gone = (LogEntry(version, version, "0-0", "reset", item_id) for item_id in own if item_id not in state)
         changed = [entry for item_id, entry in state.items() if not _says_same(own.get(item_id), entry)]
         return [*changed, *gone]
+
+    def compacted(self) -> "Catalog":
+        """The same version over a table without dead rows; this one stays as it is. Meant for another thread."""
+        table, place = self._table.compacted(len(self._base.items), self._rows, self.version)
+        with self._items.mutate() as items:
+            for item_id, held in self._items.items():
+                if isinstance(held, CatalogItem):
+                    items[item_id] = replace(held, row=place[held.row])
+            kept = items.finish()
+        return replace(self, _items=kept, _table=table, _rows=len(table))
 
     def advance(self, entries: Sequence[LogEntry], version: int | None = None) -> CatalogStep:
         """The next version (that of the last entry by default), with the entries applied in order."""

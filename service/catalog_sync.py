@@ -158,6 +158,8 @@ class CatalogSync:
 
     async def _prepare(self, entries: Sequence[LogEntry], version: int, position: str) -> None:
         """Build the step once; a failed engine call is tried again with the same, as its answer alone may be lost."""
+        if self._catalog.is_wasteful:
+            self._catalog = await asyncio.to_thread(self._catalog.compacted)
         with self._metrics.stage("catalog_build"):
             step = self._catalog.advance([entry for entry in entries if self._is_legal(entry)], version)
             smoothing = await self._grounder.run(lambda: self._siblings.mixes(step))

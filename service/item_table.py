@@ -74,6 +74,16 @@ class ItemTable:
         copy._died[:rows][dead] = self._died[:rows][dead]
         return copy
 
+    def compacted(self, base: int, rows: int, version: int) -> tuple["ItemTable", dict[int, int]]:
+        """A copy without the rows from ``base`` on that ``version`` no longer sees, and each kept row's new number."""
+        kept = [*range(base), *self.alive(base, rows, version)]
+        copy = ItemTable(max(64, 2 * len(kept)))
+        for row in kept:
+            copy.add(self._records[row], int(self._slot[row]), int(self._born[row]))
+        dead = self._died[:base] <= version
+        copy._died[:base][dead] = self._died[:base][dead]
+        return copy, {row: place for place, row in enumerate(kept)}
+
     def legal(self, rule: FilterRule, rows: int, version: int, slots: int) -> LegalRows:
         """Which rows and slots the rule allows; kept for the last few versions and rules.
 

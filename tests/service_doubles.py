@@ -180,7 +180,9 @@ async def running(checkpoint: Checkpoint, parts: Parts | None = None, **settings
     engine, encoder = FakeEngine(checkpoint), FakeEncoder(checkpoint)
     given = parts or Parts(item_log=MemoryItemLog(), histories=MemoryHistory())
     feedback = given.feedback or MemoryFeedback()
-    everything = Parts(given.engine or engine, given.encoder or encoder, given.item_log, given.histories, feedback, given.further)
+    everything = Parts(
+        given.engine or engine, given.encoder or encoder, given.item_log, given.histories, feedback, given.further
+    )
     wanted = Settings(**{"checkpoint": checkpoint.folder, "allow_volatile": parts is None, **settings})
     async with open_service(wanted, everything) as service:
         transport = httpx.ASGITransport(service.app, raise_app_exceptions=False)

@@ -158,7 +158,8 @@ async def test_going_back_closes_the_code_and_gives_the_items_their_old_sids(spa
         before = await answer(service, ["item-3", "new-1"])
         await open_codes(service)
         assert await sid_of(service, "new-1") != sid
-        log = redis_log(Settings(checkpoint=spare.folder, redis_url=redis_url), spare)  # type: ignore[arg-type]
+        settings: dict[str, Any] = {"checkpoint": spare.folder, "redis_url": redis_url}
+        log = redis_log(Settings(**settings), spare)
         back = await CatalogHistory(log).rollback(told["catalog_version"])
         await log.close()
         async with asyncio.timeout(10):

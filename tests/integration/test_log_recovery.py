@@ -324,3 +324,20 @@ async def test_republishing_does_not_wait_for_one_who_died_in_the_middle(checkpo
         assert "new-1" in contents(one.catalog)
         async with replica(checkpoint, log) as two:
             assert_alike(one, two)
+
+
+async def test_what_deleted_items_said_does_not_pile_up_in_memory(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.catalog.WASTED_ROWS", 20)
+    log, trained = MemoryItemLog(), len(checkpoint.items())
+    async with replica(checkpoint, log, 10_000) as one, replica(checkpoint, log, 10_000) as two:
+        await one.post(film(1000))
+        for number in range(200):
+            await one.post(film(number))
+            assert await one.ingest.delete(f"new-{number}")
+        await until(lambda: two.catalog.version == one.catalog.version)
+        assert_alike(one, two)
+        for each in (one, two):
+            assert each.catalog._rows <= 3 * trained + 5, "no more dead rows than items"
+            assert [item.item.item_id for item in each.catalog.newest()] == ["new-1000"]

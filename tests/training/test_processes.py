@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 
 from tests.training.tiny_run import TinyWorld
@@ -20,7 +21,9 @@ ROOT = Path(__file__).resolve().parents[2]
 MODULE = "tests.training.several_processes"
 ALONE = [sys.executable, "-m", MODULE]
 TWO = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", MODULE]
-SHARDED = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_RESHARD_AFTER_FORWARD": "true"}
+SHIPPED = yaml.safe_load((ROOT / "training/accelerate/fsdp.yaml").read_text())["fsdp_config"]
+# what `accelerate launch` makes of the configuration
+SHARDED = {"ACCELERATE_USE_FSDP": "true"} | {key.upper(): str(value).lower() for key, value in SHIPPED.items()}
 
 
 def start(command: list[str], out: Path, more: dict[str, str] | None = None, **wanted: Any) -> int:

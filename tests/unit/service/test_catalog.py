@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.catalog import Catalog, content_hash
+from service.filters import FilterRule
 from service.model.checkpoint import Checkpoint, ItemRecord
 from service.model.semantic_ids import Sid
 from service.stores.item_log import LogEntry, Op, latest
@@ -199,3 +200,36 @@ def test_a_catalogue_depends_on_the_log_alone_not_on_how_it_was_read(
 
 def contents(catalog: Catalog) -> dict[str, tuple[str, Sid, tuple[str, ...]]]:
     return {item.item.item_id: (item.item.title, item.sid, catalog.bucket(item.sid)) for item, _ in catalog.popular()}
+
+
+def test_rows_of_what_items_once_said_go_and_nothing_else_changes(
+    first: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.catalog.WASTED_ROWS", 5)
+    full = after(first, *(entry(f"n-{n % 4}", (15, 15, n % 3), f"t{n}") for n in range(300)))
+    for number in range(150):
+        full = after(full, entry(f"n-{number % 4}", (15, 15, number % 3), f"u{number}"))
+    full = after(full, without("n-0"), without("item-5"), entry("item-7", first.last_sid("item-7") or (), "changed"))
+    assert full.is_wasteful and not first.is_wasteful
+    small = full.compacted()
+    assert not small.is_wasteful and small._rows <= len(first) + len(full) < full._rows
+    assert (small.version, small.catalog_hash, len(small)) == (full.version, full.catalog_hash, len(full))
+    later = entry("z", FREE)
+    for one, other in ((full, small), (after(full, later), after(small, later))):
+        assert everything(one) == everything(other)
+    assert [item.item.item_id for item in full.newest()][0] == "n-1", "the large one still serves whoever holds it"
+
+
+def everything(catalog: Catalog) -> object:
+    """What a reader can see, row numbers apart."""
+    pages, cursor = [], None
+    while True:
+        page = catalog.page(cursor, 7)
+        pages.append([item.item for item in page.items])
+        if (cursor := page.cursor) is None:
+            break
+    legal = catalog.legal(FilterRule({}, {}, {"year": 1993}, {}))
+    allowed = [item.item.item_id for item, _ in catalog.popular() if legal.allows(item)]
+    buckets = {item.sid: catalog.bucket(item.sid) for item, _ in catalog.popular()}
+    newest = [item.item for item in catalog.newest()]
+    return pages, allowed, legal.slots, buckets, newest, catalog.log_state(), catalog.num_slots
