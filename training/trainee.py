@@ -131,7 +131,8 @@ def _averaged(step: TrainingStep, processes: Processes) -> nn.Module:
     return ddp
 
 
-def _average_in_float32(_: Any, bucket: Any) -> Any:
+# DDP looks at these two annotations
+def _average_in_float32(_: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]
     gradient: Tensor = bucket.buffer()
     wide = gradient.float().div_(dist.get_world_size())
     work = dist.all_reduce(wide, async_op=True)
@@ -140,7 +141,8 @@ def _average_in_float32(_: Any, bucket: Any) -> Any:
     def narrow(done: Any) -> Tensor:
         return gradient.copy_(done.value()[0])
 
-    return work.get_future().then(narrow)
+    averaged: torch.futures.Future[Tensor] = work.get_future().then(narrow)
+    return averaged
 
 
 def _sharded(step: TrainingStep, processes: Processes, sharding: Sharding) -> nn.Module:
