@@ -9,6 +9,7 @@ Shapes: N items, L levels.
 
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -123,7 +124,7 @@ def run_trainer(layers: int, clock: Clock, *, bf16: bool) -> None:
             clock.end()
 
     options = TrainingArguments(
-        output_dir="unused",
+        output_dir=tempfile.mkdtemp(),  # made by the Trainer in any case; nothing is written
         per_device_train_batch_size=BATCH,
         max_steps=MANY,
         use_cpu=True,
