@@ -184,7 +184,8 @@ async def test_additions_and_deletions_reach_the_next_request_and_old_versions_s
 
 
 async def test_vllm_39863_a_dead_engine_process_fails_every_call_at_once(pair: Pair) -> None:
-    """Runs last: it ends the module's engine."""
+    """Runs last: it ends the module's engine, which is stopped before, lest it answer first."""
+    os.kill(pair.vllm.pid, signal.SIGSTOP)
     tasks = [asyncio.create_task(pair.vllm.recommend(f"orphan-{n}", pair.request(60 + n, 512))) for n in range(8)]
     await asyncio.sleep(0.01)
     os.kill(pair.vllm.pid, signal.SIGKILL)
