@@ -86,11 +86,11 @@ class LaneAssembly:
             version = checkpoint.manifest.model_version
             parts = self.parts.of(checkpoint, first=beside is None)
             log = await self._open_log(stack, checkpoint, parts)
-            # the engine's process and this one's imports take as long as each other: side by side
-            starting = asyncio.create_task(self._start_engine(parts, checkpoint))
-            stack.push_async_callback(_close_engine, starting)
             grounder = await asyncio.to_thread(_open_grounder, checkpoint, parts)
             stack.callback(grounder.close)
+            # not beside the grounder: transformers' lazy modules cannot be imported by two threads at once
+            starting = asyncio.create_task(self._start_engine(parts, checkpoint))
+            stack.push_async_callback(_close_engine, starting)
             new_items = await asyncio.to_thread(_new_items, checkpoint)
             codes = self._opened_codes(checkpoint, grounder)
             engine = self._admitted(await starting)
