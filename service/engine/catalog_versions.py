@@ -116,18 +116,31 @@ class CatalogVersions:
             thread.join()
 
     def _compact(self, trie: LiveTrie) -> None:
-        """In a thread of its own: fold, catch up without holding anybody, swap under the lock."""
+        """In a thread of its own: fold, until what came meanwhile is little enough to lie beside the base."""
+        folding: LiveTrie | None = trie
         try:
-            twin, done = compacted(trie), 0
-            while len(self._missed) > done + 1:
-                twin, done = _advanced(twin, self._missed[done]), done + 1
-            with self._lock:
-                for delta in self._missed[done:]:
-                    twin = _advanced(twin, delta)
-                replaced, self._tries[self.latest] = self._tries[self.latest], twin
-                self._forget(replaced)
-        finally:
+            while folding is not None:
+                folding = self._fold(folding)
+        except BaseException:
             self._thread = None
+            raise
+
+    def _fold(self, trie: LiveTrie) -> LiveTrie | None:
+        """Catch up without holding anybody, swap under the lock; the twin if it needs folding again."""
+        twin, done = compacted(trie), 0
+        while len(self._missed) > done + 1:
+            twin, done = _advanced(twin, self._missed[done]), done + 1
+        with self._lock:
+            for delta in self._missed[done:]:
+                twin = _advanced(twin, delta)
+            replaced, self._tries[self.latest] = self._tries[self.latest], twin
+            self._forget(replaced)
+            self._missed.clear()
+            if twin.num_added > self._compact_at:
+                return twin
+            # under the lock, so that the next change starts a thread of its own and none is missed
+            self._thread = None
+            return None
 
     def _legal(self, trie: LiveTrie, slots: LegalSlots) -> LegalNodes:
         key = (trie, slots.key)
