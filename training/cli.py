@@ -30,6 +30,7 @@ R = TypeVar("R")
 RecipeName = Annotated[str, typer.Option("--recipe", help="A recipe's name, or a TOML file.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="Override a key: finetune.epochs=2. Repeatable.")]
 Seed = Annotated[int | None, typer.Option(help="Overrides the recipe's seed.")]
+OtherRecipe = Annotated[str | None, typer.Option("--recipe", help="Instead of the experiment's own: other data.")]
 CacheDir = Annotated[Path, typer.Option(help="Where fetched wheels and converted models are kept.")]
 Json = Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")]
 CACHE_DIR = Path("~/.cache/groundrec/wheels")
@@ -245,6 +246,7 @@ def experiment(
     out: Annotated[Path, typer.Option(help="The experiment's folder; a stopped one goes on where it was.")],
     arms: Annotated[list[str] | None, typer.Option("--arm", help="Only these arms. Repeatable.")] = None,
     seeds: Annotated[list[int] | None, typer.Option("--seed", help="Only these seeds. Repeatable.")] = None,
+    recipe: OtherRecipe = None,
     settings: Settings = None,
     results: Annotated[
         Path | None, typer.Option(help="Write table (.md), figures (.json) and plot (.svg) here.")
@@ -259,7 +261,7 @@ def experiment(
 
     more = tuple(settings or ())
     reporter = Reporter()
-    wanted = load_experiment(name, more)
+    wanted = load_experiment(name, more, recipe)
     run = ExperimentRun(wanted, out, cache_dir.expanduser(), reporter, more)
     rows = run.run(arms or (), seeds or ())
     summary = write_results(run, rows, results)
@@ -272,12 +274,15 @@ def report(
     folder: Annotated[Path, typer.Argument(help="A run's folder, or an experiment's.")],
     out: Annotated[Path | None, typer.Option(help="The page [default: FOLDER/report.html].")] = None,
     name: Annotated[str | None, typer.Option("--experiment", help="The folder is this experiment's.")] = None,
+    recipe: OtherRecipe = None,
     settings: Settings = None,
     json_file: Json = None,
 ) -> None:
     """Write one HTML page about a run or an experiment; it opens offline."""
     page = out or folder / "report.html"
-    page.write_text(_experiment_page(name, folder, tuple(settings or ())) if name else _run_page(folder), "utf-8")
+    page.write_text(
+        _experiment_page(name, folder, tuple(settings or ()), recipe) if name else _run_page(folder), "utf-8"
+    )
     _print({"report": str(page), "bytes": page.stat().st_size}, json_file)
 
 
@@ -287,12 +292,12 @@ def _run_page(folder: Path) -> str:
     return run_report(folder)
 
 
-def _experiment_page(name: str, folder: Path, more: tuple[str, ...]) -> str:
+def _experiment_page(name: str, folder: Path, more: tuple[str, ...], recipe: str | None) -> str:
     from training.experiments.experiment import load_experiment
     from training.experiments.results import write_results
     from training.experiments.run import ExperimentRun
     from training.report.experiment_report import experiment_report
 
-    wanted = load_experiment(name, more)
+    wanted = load_experiment(name, more, recipe)
     run = ExperimentRun(wanted, folder, CACHE_DIR, Reporter(), more)
     return experiment_report(wanted.question, wanted.reference, write_results(run, run.rows(), None))

@@ -38,8 +38,8 @@ class Experiment(BaseModel):
         return load_recipe(self.recipe, [*self.base, *self.arms[arm], *more, f"seed={seed}"])
 
 
-def load_experiment(name_or_path: str, more: Sequence[str] = ()) -> Experiment:
-    """An experiment by its name or from a TOML file, every arm checked.
+def load_experiment(name_or_path: str, more: Sequence[str] = (), recipe: str | None = None) -> Experiment:
+    """An experiment by its name or from a TOML file, every arm checked; ``recipe`` takes the place of its own.
 
     Raises:
         RecipeError: names the file, the arm and the key.
@@ -53,6 +53,8 @@ def load_experiment(name_or_path: str, more: Sequence[str] = ()) -> Experiment:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
         raise RecipeError(f"experiment {path}: {place}: {first['msg']}") from error
+    if recipe is not None:
+        experiment = experiment.model_copy(update={"recipe": recipe})
     if experiment.reference not in experiment.arms:
         raise RecipeError(f"experiment {path}: reference {experiment.reference!r} is no arm")
     for arm in experiment.arms:

@@ -21,7 +21,14 @@ from training.pipeline import Pipeline
 from training.progress import Reporter
 from training.stages import RunFolder
 
-SHARED = ("data", "embed", "sids", "grounding", "prefix_memory")
+# stages that arms may have in common, and the part of the recipe that is the stage's own
+SHARED = {
+    "data": "data",
+    "embed": "embedding",
+    "sids": "sids",
+    "grounding": "grounding",
+    "prefix_memory": "prefix_memory",
+}
 ROWS = "rows.jsonl"
 WEIGHTS = "weights.safetensors"
 
@@ -88,13 +95,20 @@ class ExperimentRun:
         return row
 
     def _share_stages(self, arm: str, seed: int) -> None:
-        """Give a new run the finished stages of its siblings, the reference's first."""
+        """Give a new run the finished stages of the siblings that asked for the same."""
         stages = self.folder(arm, seed) / "stages"
-        siblings = [self.experiment.reference, *self.experiment.arms]
-        for name in SHARED:
-            found = next((s for a in siblings if (s := self.folder(a, seed) / "stages" / name).exists()), None)
+        for name, part in SHARED.items():
+            found = self._sibling_stage(name, part, arm, seed)
             if found is not None and not (stages / name).exists():
                 shutil.copytree(found, stages / name)
+
+    def _sibling_stage(self, name: str, part: str, arm: str, seed: int) -> Path | None:
+        wanted = getattr(self.experiment.arm_recipe(arm, seed, self.more), part)
+        for sibling in self.experiment.arms:
+            stage = self.folder(sibling, seed) / "stages" / name
+            if stage.exists() and getattr(self.experiment.arm_recipe(sibling, seed, self.more), part) == wanted:
+                return stage
+        return None
 
 
 def _told(record: Mapping[str, Any]) -> dict[str, Any]:

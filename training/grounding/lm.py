@@ -21,6 +21,7 @@ from transformers import PreTrainedModel
 from service.model.grounded_lm import GroundedLM
 from training.errors import ResumeError
 from training.grounding.base import Clock, GroundingContext, GroundingResult, noisy_mean
+from training.grounding.keywords import Keywords
 from training.grounding.pair_loss import PairLoss
 from training.grounding.regression import Regression
 from training.grounding.templates import PairMaker
@@ -40,7 +41,7 @@ class LanguageModelling:
     batch_size: int = 32
     lr: float = 1e-3
     max_text_tokens: int = 28
-    start: Literal["mean", "regression"] = "mean"
+    start: Literal["mean", "regression", "keywords"] = "mean"
 
     def ground(
         self, context: GroundingContext, progress: Progress = silent, state_file: Path | None = None
@@ -144,6 +145,8 @@ def _frozen(model: PreTrainedModel) -> Iterator[None]:
 
 
 def _start_rows(context: GroundingContext, options: LanguageModelling) -> Tensor:
+    if options.start == "keywords":
+        return Keywords(max_text_tokens=options.max_text_tokens).ground(context).sid_rows
     if options.start == "regression":
         return Regression(max_text_tokens=options.max_text_tokens).ground(context).sid_rows
     return noisy_mean(context.vocabulary_VD, context.space.num_tokens, 0.01, context.seed)
