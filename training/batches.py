@@ -1,8 +1,10 @@
 """From users' sequences to batches of SIDs: windows over long histories, grouped by length, in a reproducible order.
 
 An epoch meets every interaction as a target once. A window holds the items before its targets as context; where it
-starts is drawn anew each epoch, so that an interaction is predicted after histories of every length. The order is a
-function of seed and epoch alone, so that a stopped run continues with the very next batch. It knows nothing of models.
+starts is drawn anew each epoch, so that an interaction is predicted after histories of every length. With item dropout
+each epoch leaves out other interactions, so that the model learns what goes together and not one order by heart. The
+order is a function of seed and epoch alone, so that a stopped run continues with the very next batch. It knows nothing
+of models.
 
 Shapes: B windows, N items in the longest window, L levels.
 """
@@ -36,14 +38,20 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """How windows are cut: at most ``max_items`` of history, ``stride`` targets to a window."""
+    """How windows are cut: at most ``max_items`` of history, ``stride`` targets to a window.
+
+    ``item_dropout`` is the share of interactions that an epoch leaves out.
+    """
 
     max_items: int
     stride: int
     batch_size: int
     seed: int
+    item_dropout: float = 0.0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.item_dropout < 1:
+            raise ValueError(f"item dropout {self.item_dropout} must lie in 0..1, 1 excluded")
         if not 1 <= self.stride <= self.max_items or self.batch_size < 1:
             raise ValueError(f"stride {self.stride} must lie in 1..{self.max_items}, batch size above 0")
 
@@ -64,13 +72,19 @@ class BatchPlan:
         windows = [
             window
             for user in sorted(train)
-            for window in self.windows(train[user], int(random.integers(1, self.stride + 1)))
+            for window in self.windows(self._kept(train[user], random), int(random.integers(1, self.stride + 1)))
         ]
         return self._bucketed([windows[n] for n in random.permutation(len(windows))], random)
 
     def total_steps(self, train: Mapping[str, Sequence[int]], epochs: int) -> int:
         """Batches of all epochs together."""
         return sum(len(self.epoch(train, epoch)) for epoch in range(epochs))
+
+    def _kept(self, sequence: Sequence[int], random: np.random.Generator) -> Sequence[int]:
+        if not self.item_dropout:
+            return sequence
+        kept = random.random(len(sequence)) >= self.item_dropout
+        return [item for item, stays in zip(sequence, kept, strict=True) if stays]
 
     def _bucketed(self, windows: list[Window], random: np.random.Generator) -> list[list[Window]]:
         size = self.batch_size * BUCKETED_BATCHES

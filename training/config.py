@@ -126,6 +126,7 @@ class PromptRecipe(_Part):
 class FinetuneRecipe(_Part):
     """Fine-tuning on next-item generation; ``stride`` targets to a window (None: half of the history).
 
+    ``item_dropout`` is the share of interactions that an epoch leaves out, others each time, against overfitting.
     ``alignment_steps`` of text <-> SID pairs come first, through the whole model; ``alignment_weight`` > 0 adds the
     loss of such a batch to every step.
     """
@@ -137,6 +138,7 @@ class FinetuneRecipe(_Part):
     weight_decay: float = Field(default=0.01, ge=0)
     warmup_steps: int = Field(default=20, ge=0)
     stride: int | None = Field(default=None, ge=1)
+    item_dropout: float = Field(default=0.0, ge=0, lt=1)
     patience: int = Field(default=2, ge=1)
     valid_users: int = Field(default=300, ge=1)
     save_every: int = Field(default=50, ge=1)

@@ -87,7 +87,8 @@ def train_next_item(
 
 def batch_plan(recipe: Recipe) -> BatchPlan:
     """How the recipe cuts batches."""
-    return BatchPlan(recipe.prompt.max_items, recipe.stride, recipe.finetune.batch_size, recipe.seed)
+    part = recipe.finetune
+    return BatchPlan(recipe.prompt.max_items, recipe.stride, part.batch_size, recipe.seed, part.item_dropout)
 
 
 def options(recipe: Recipe) -> FinetuneOptions:

@@ -54,6 +54,22 @@ def test_collating_marks_targets_and_pads_on_the_right() -> None:
     assert num_tokens(windows, 2, 4) == 2 * (4 + 2 * 3)
 
 
+def test_item_dropout_leaves_out_other_items_each_epoch_and_keeps_their_order() -> None:
+    plan = BatchPlan(200, 200, 4, seed=0, item_dropout=0.25)
+    train = {"u": tuple(range(200))}
+
+    def items(epoch: int) -> list[int]:
+        return [item for batch in plan.epoch(train, epoch) for window in batch for item in window.items]
+
+    first = items(0)
+    assert sorted(set(first)) == list(dict.fromkeys(first))
+    assert 120 <= len(set(first)) <= 175
+    assert set(first) != set(items(1))
+    assert items(0) == first
+    with pytest.raises(ValueError, match="item dropout 1"):
+        BatchPlan(5, 5, 4, seed=0, item_dropout=1.0)
+
+
 def test_a_stride_beyond_the_history_is_refused() -> None:
     with pytest.raises(ValueError, match="stride 6"):
         BatchPlan(5, 6, 4, seed=0)
