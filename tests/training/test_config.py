@@ -52,7 +52,7 @@ def test_a_bad_override_is_shown(override: str) -> None:
 
 
 def test_an_unknown_recipe_lists_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="choose quickstart, scientific, tables"):
+    with pytest.raises(RecipeError, match="choose industrial, quickstart, scientific, tables"):
         load_recipe("quickstrat")
     with pytest.raises(RecipeError, match="cannot be read"):
         load_recipe(str(tmp_path / "none.toml"))

@@ -229,7 +229,7 @@ def test_a_key_missing_in_every_json_line_is_refused_whatever_was_asked(on_defec
 
 
 def test_an_unknown_source_lists_the_choices(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="choose movielens-100k, amazon:FOLDER or tables"):
+    with pytest.raises(DataError, match="choose movielens-100k, amazon:FOLDER, minionerec:FOLDER or tables"):
         load("netflix", cache_dir=tmp_path)
     with pytest.raises(DataError, match="needs --items FILE and --interactions FILE"):
         load("tables", cache_dir=tmp_path)
