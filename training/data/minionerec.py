@@ -40,7 +40,7 @@ def read_minionerec(folder: Path) -> Dataset:
 
 
 def lay_over(sequence: list[int], row: Sequence[int]) -> None:
-    """Append to ``sequence`` what of ``row`` goes beyond it: all after the longest overlap of its end and row's start."""
+    """Append to ``sequence`` what of ``row`` goes beyond it: all after the longest overlap of end and start."""
     longest = min(len(sequence), len(row))
     overlap = next(n for n in range(longest, -1, -1) if sequence[len(sequence) - n :] == list(row[:n]))
     sequence.extend(row[overlap:])
