@@ -7,10 +7,10 @@ source "$root/deploy/prelude.sh"
 
 readonly UV_VERSION=0.13.9
 declare -rA EXTRAS=(
-  [serve-cpu]="cpu"
-  [serve-gpu]="gpu"
-  [demo-cpu]="cpu train demo"
-  [dev-cpu]="cpu train demo dev"
+  [serve-cpu]="cpu otel"
+  [serve-gpu]="gpu otel"
+  [demo-cpu]="cpu train demo otel"
+  [dev-cpu]="cpu train demo otel dev"
 )
 
 usage() {

@@ -35,6 +35,7 @@ from service.recommend import Recommender
 from service.redis_stores import redis_feedback, redis_history
 from service.settings import Settings
 from service.shadow import Shadows
+from service.trace_opening import check_tracing, open_tracing
 
 __all__ = ["Parts", "Service", "check_service", "open_service"]
 
@@ -56,7 +57,8 @@ async def open_service(settings: Settings, parts: Parts | None = None) -> AsyncI
     """
     parts = parts or Parts()
     async with AsyncExitStack() as stack:
-        keys, metrics, lanes = open_keys(settings), Metrics(), Lanes()
+        tracing = parts.tracing or await stack.enter_async_context(open_tracing(settings))
+        keys, metrics, lanes = open_keys(settings), Metrics(tracing), Lanes()
         health = Health(metrics)
         limits = BeamLimits(settings.max_beam_rows, settings.max_beam_tokens, settings.max_waiting_rows)
         assembly = LaneAssembly(settings, parts, metrics, health, BeamRows(limits, metrics))
@@ -98,6 +100,7 @@ async def check_service(settings: Settings) -> list[str]:
         StartupError: one of them cannot be served.
     """
     open_keys(settings)
+    check_tracing(settings)
     warnings: list[str] = []
     for folder in _folders(settings):
         checkpoint = open_checkpoint(folder)

@@ -66,7 +66,9 @@ class BeamRows:
             OverloadedError: too many rows wait already.
             DeadlineError: there was no place before ``deadline`` (`time.monotonic` seconds).
         """
-        await self._wait(rows, tokens, deadline)
+        with self._metrics.stage("queue") as span:
+            span.set(waiting_rows=self.waiting_rows, working_rows=self.rows)
+            await self._wait(rows, tokens, deadline)
         try:
             yield
         finally:

@@ -55,9 +55,10 @@ class Histories:
         if not user_ids:
             return []
         try:
-            with self._metrics.stage("history"), self._circuit.call(StorageError, TimeoutError):
+            with self._metrics.stage("history") as span, self._circuit.call(StorageError, TimeoutError):
                 async with asyncio.timeout(self._timeout_seconds * (1 + len(user_ids) // USERS_PER_PATIENCE)):
                     found = await self._store.recent(user_ids, self._limit)
+                span.set(users=len(user_ids), items=sum(map(len, found)))
         except (StorageError, TimeoutError) as error:
             if not self._circuit.is_open:
                 structlog.get_logger().warning("history_unavailable", fault=str(error) or "timeout")

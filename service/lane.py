@@ -158,12 +158,18 @@ class Lane:
     async def _call(self, request_id: str, request: BeamRequest, ask: Ask) -> BeamAnswer:
         patient = ask.limit_ms >= self.options.patience_ms
         faults = (EngineError, DeadlineError) if patient else (EngineError,)
-        with self._metrics.stage("engine"), self._circuit.call(*faults):
+        with self._metrics.stage("engine") as span, self._circuit.call(*faults):
+            span.set(model_version=self.options.model_version, catalog_version=request.catalog_version)
+            span.set(beam_width=request.beam_width, prompt_tokens=len(request.prompt_ids))
             try:
                 async with asyncio.timeout(ask.deadline - time.monotonic()):
-                    return await self._engine.recommend(request_id, request)
+                    answer = await self._engine.recommend(request_id, request)
             except TimeoutError:
                 raise DeadlineError("the engine did not answer before the deadline") from None
+            span.set(sids=len(answer.sids), beam_width=answer.beam_width or request.beam_width)
+            if answer.cost is not None:
+                span.set(**answer.cost.attributes())
+            return answer
 
     def _beam_request(self, prompt: Sequence[int], version: int, legal: LegalItems, ask: Ask) -> BeamRequest:
         count = ask.query.num_results

@@ -41,6 +41,7 @@ from service.stores.base import HistoryStore
 from service.stores.feedback import FeedbackLog
 from service.stores.item_log import ItemLog
 from service.stores.redis_items import RedisItemLog
+from service.tracing import Tracing
 
 FIRST_CANARY_SECONDS = 60.0
 STATISTICS_SECONDS = 5.0
@@ -58,6 +59,7 @@ class Parts:
     item_log: ItemLog | None = None
     histories: HistoryStore | None = None
     feedback: FeedbackLog | None = None
+    tracing: Tracing | None = None
     further: "Callable[[Checkpoint], Parts] | None" = None
 
     def of(self, checkpoint: Checkpoint, *, first: bool) -> "Parts":

@@ -105,8 +105,11 @@ class Recommender:
         return min(query.timeout_ms or self._timeout_ms, self._timeout_ms)
 
     async def _answer(self, query: RecommendQuery, stored: dict[str, StoredHistory], start: float) -> Recommendation:
-        with self._lanes.enter(query) as lane:
-            return await self._answer_by(lane, query, stored, start)
+        with self._metrics.tracing.span("recommend") as span, self._lanes.enter(query) as lane:
+            answer = await self._answer_by(lane, query, stored, start)
+            span.set(model_version=answer.model_version, catalog_version=answer.catalog_version)
+            span.set(results=len(answer.items), degraded=",".join(answer.degraded_reasons))
+            return answer
 
     async def _answer_by(
         self, lane: Lane, query: RecommendQuery, stored: dict[str, StoredHistory], start: float

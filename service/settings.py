@@ -1,7 +1,8 @@
 """Every setting of the service, in one class, and the only reader of the process environment.
 
-A value comes from the first of: command-line flag, environment (``GROUNDREC_<NAME>``), TOML file, default. An unknown
-name is refused with the nearest known one, because a misspelt limit that is silently ignored is found in production.
+A value comes from the first of: command-line flag, environment (``GROUNDREC_<NAME>``), TOML file, for traces
+OpenTelemetry's own variables (`otel_variables`; read only when traces are on), default. An unknown name is refused
+with the nearest known one, because a misspelt limit that is silently ignored is found in production.
 """
 
 import difflib
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -24,6 +25,7 @@ from pydantic_settings import (
 
 from service.api_keys import KeyEntry
 from service.errors import SettingsError
+from service.otel_variables import otel_settings
 
 PREFIX = "GROUNDREC_"
 # Read by others under our prefix: the configuration file's place, and the interpreter of the deploy scripts.
@@ -134,6 +136,35 @@ class Settings(BaseSettings):
     )
     drain_seconds: Seconds = Field(5.0, description="time between SIGTERM and the closing of the port")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
+    traces: bool = Field(False, description="send OpenTelemetry traces by OTLP; needs the extra `otel`")
+    traces_endpoint: SecretStr = Field(
+        SecretStr("http://127.0.0.1:4318/v1/traces"),
+        description="where traces are sent (`OTEL_EXPORTER_OTLP_[TRACES_]ENDPOINT`)",
+    )
+    traces_headers: SecretStr = Field(
+        SecretStr(""), description="what is sent along, `name=value,…` (`OTEL_EXPORTER_OTLP_[TRACES_]HEADERS`)"
+    )
+    traces_service_name: str = Field("groundrec", description="the service's name in traces (`OTEL_SERVICE_NAME`)")
+    traces_sampler: Literal[
+        "always_on",
+        "always_off",
+        "traceidratio",
+        "parentbased_always_on",
+        "parentbased_always_off",
+        "parentbased_traceidratio",
+    ] = Field("parentbased_always_on", description="which requests are traced (`OTEL_TRACES_SAMPLER`)")
+    traces_sampler_arg: Annotated[float, Field(ge=0, le=1)] = Field(
+        1.0, description="share of them, for the samplers by `traceidratio` (`OTEL_TRACES_SAMPLER_ARG`)"
+    )
+
+    @field_validator("traces_endpoint")
+    @classmethod
+    def _is_url(cls, value: SecretStr) -> SecretStr:
+        if not value.get_secret_value().startswith(("http://", "https://")):
+            raise ValueError(
+                "a URL that begins with http:// or https:// is needed, e.g. http://collector:4318/v1/traces"
+            )
+        return value
 
     @classmethod
     def settings_customise_sources(
@@ -158,13 +189,12 @@ class LoadedSettings:
     def lines(self) -> Iterable[str]:
         """One ``name = value  (origin)`` per field; secrets are masked."""
         for name in Settings.model_fields:
-            value = getattr(self.settings, name)
-            shown = masked_url(value.get_secret_value()) if isinstance(value, SecretStr) else value
+            shown = _shown(name, getattr(self.settings, name))
             yield f"{name} = {shown}  ({self.origin.get(name, 'default')})"
 
 
 def load_settings(flags: Mapping[str, Any], config: Path | None = None) -> LoadedSettings:
-    """Merge flags (None means not given), environment, TOML file and defaults.
+    """Merge flags (None means not given), environment, TOML file, OpenTelemetry's variables and defaults.
 
     Raises:
         SettingsError: a name is unknown, a value is wrong or the file cannot be read.
@@ -180,12 +210,29 @@ def load_settings(flags: Mapping[str, Any], config: Path | None = None) -> Loade
         "environment": environment,
         "flag": {name: value for name, value in flags.items() if value is not None},
     }
+    loaded = _merge(sources)
+    if not loaded.settings.traces:
+        return loaded
+    given = {f"environment {one.variable}": {one.setting: one.value} for one in otel_settings(os.environ)}
+    return _merge(given | sources)
+
+
+def _merge(sources: Mapping[str, Mapping[str, Any]]) -> LoadedSettings:
+    """The settings of several sources, the last of which wins."""
     merged = {name: value for values in sources.values() for name, value in values.items()}
     origin = {name: source for source, values in sources.items() for name in values}
     try:
         return LoadedSettings(Settings(**merged), origin)
     except ValidationError as error:
         raise SettingsError(_explain(error, origin)) from None
+
+
+def _shown(name: str, value: Any) -> Any:
+    """A value without its secrets: those of a URL are cut out of it, others are not shown at all."""
+    if not isinstance(value, SecretStr):
+        return value
+    text = value.get_secret_value()
+    return masked_url(text) if name.endswith(("_url", "_endpoint")) else "***" if text else ""
 
 
 def masked_url(url: str) -> str:

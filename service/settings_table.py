@@ -25,7 +25,7 @@ def shown_default(name: str) -> str:
     if field.is_required():
         return "required"
     value = field.default.get_secret_value() if isinstance(field.default, SecretStr) else field.default
-    return "unset" if value is None else "none" if value == () else f"`{value}`"
+    return "unset" if value is None else "none" if value in ((), "") else f"`{value}`"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Stand-ins for what is slow (model, text encoder) and the service running around them, inside the test's loop."""
 
 import asyncio
+import dataclasses
 import re
 import zlib
 from collections.abc import AsyncIterator, Sequence
@@ -180,8 +181,8 @@ async def running(checkpoint: Checkpoint, parts: Parts | None = None, **settings
     engine, encoder = FakeEngine(checkpoint), FakeEncoder(checkpoint)
     given = parts or Parts(item_log=MemoryItemLog(), histories=MemoryHistory())
     feedback = given.feedback or MemoryFeedback()
-    everything = Parts(
-        given.engine or engine, given.encoder or encoder, given.item_log, given.histories, feedback, given.further
+    everything = dataclasses.replace(
+        given, engine=given.engine or engine, encoder=given.encoder or encoder, feedback=feedback
     )
     wanted = Settings(**{"checkpoint": checkpoint.folder, "allow_volatile": parts is None, **settings})
     async with open_service(wanted, everything) as service:

@@ -19,6 +19,7 @@ from service.admission import Admission
 from service.api.problems import problem_of
 from service.errors import MediaTypeError, OverloadedError
 from service.metrics import Metrics
+from service.tracing import NO_SPAN, Span
 
 MAX_BODY_BYTES = 1 << 20
 BODY_SECONDS = 2.0
@@ -34,6 +35,7 @@ ROUTES = {
     "/catalog/fields",
 }
 QUIET = ("/health", "/metrics", "/playground/static")
+TRACE_HEADERS = ("traceparent", "tracestate")
 JSON_TYPE = re.compile(r"application/([\w.-]+\+)?json\s*(;.*)?", re.IGNORECASE)
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -51,6 +53,13 @@ class RequestRecord:
             await self._app(scope, receive, send)
             return
         request_id = scope.setdefault("state", {})["request_id"] = _request_id(scope)
+        if scope["path"].removeprefix("/v1").startswith(QUIET):
+            await self._serve(scope, receive, send, request_id, NO_SPAN)
+            return
+        with self._metrics.tracing.request(_caller(scope)) as span:
+            await self._serve(scope, receive, send, request_id, span)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, request_id: str, span: Span) -> None:
         status, start = 0, time.perf_counter()
 
         async def recorded(message: Message) -> None:
@@ -60,7 +69,8 @@ class RequestRecord:
                 message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
             await send(message)
 
-        with structlog.contextvars.bound_contextvars(request_id=request_id):
+        names = {"request_id": request_id} | ({"trace_id": span.trace_id} if span.trace_id else {})
+        with structlog.contextvars.bound_contextvars(**names):
             try:
                 await self._app(scope, receive, recorded)
             except Exception:
@@ -68,6 +78,8 @@ class RequestRecord:
                 raise
             finally:
                 self._record(scope, status, time.perf_counter() - start)
+                span.rename(f"{scope['method']} {_route(scope)}")
+                span.set(method=scope["method"], route=_route(scope), status=status, request_id=request_id)
 
     def _record(self, scope: Scope, status: int, seconds: float) -> None:
         route = _route(scope)
@@ -199,6 +211,12 @@ def _route(scope: Scope) -> str:
 def _request_id(scope: Scope) -> str:
     given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
     return given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+
+
+def _caller(scope: Scope) -> dict[str, str]:
+    """What a caller says of the trace that the request belongs to."""
+    headers = dict(scope["headers"])
+    return {name: headers[name.encode()].decode("latin-1") for name in TRACE_HEADERS if name.encode() in headers}
 
 
 def _outcome(status: int) -> str:

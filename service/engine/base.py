@@ -37,11 +37,33 @@ class BeamRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineCost:
+    """Where an answer's time went, in seconds: until the engine took it in, its prompt, its levels.
+
+    The prompt's share holds what it waited for others of the same step; ``cached_tokens`` of it were not computed.
+    """
+
+    wait_seconds: float
+    prefill_seconds: float
+    decode_seconds: float
+    cached_tokens: int
+
+    def attributes(self) -> dict[str, float | int]:
+        """For people, in milliseconds."""
+        return {
+            "wait_ms": round(1000 * self.wait_seconds, 3),
+            "prefill_ms": round(1000 * self.prefill_seconds, 3),
+            "decode_ms": round(1000 * self.decode_seconds, 3),
+            "cached_tokens": self.cached_tokens,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class BeamAnswer:
     """SIDs best first, their log-probabilities (non-increasing) and the log-probability of each level.
 
     ``exact`` says that every legal SID was scored, so that there is no beam error; ``beam_width`` is the width that was
-    used when load shrank it, else None.
+    used when load shrank it, else None; ``cost`` is None where an engine does not tell.
     """
 
     sids: tuple[Sid, ...]
@@ -49,6 +71,7 @@ class BeamAnswer:
     level_scores: tuple[tuple[float, ...], ...]
     exact: bool = False
     beam_width: int | None = None
+    cost: EngineCost | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

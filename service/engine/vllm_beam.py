@@ -88,9 +88,10 @@ class BeamPooler(Pooler):  # type: ignore[misc]
         lengths = cursor.prompt_lens_cpu.tolist()
         for members in batches({index: query.width for index, query in queries.items()}, lengths):
             last_UD = hidden_states[cursor.last_token_indices_gpu[members]]
+            start = time.perf_counter()
             beams = self._decode([queries[index] for index in members], members, last_UD, [lengths[m] for m in members])
             for index, answer in zip(members, beams, strict=True):
-                outputs[index] = encode_beams(answer)
+                outputs[index] = encode_beams(answer, time.perf_counter() - start)
         return outputs
 
     def _query(self, request: BeamRequest) -> BeamQuery | Tensor:

@@ -11,6 +11,7 @@ import dataclasses
 import itertools
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -62,12 +63,20 @@ class VllmEngine:
         self._check(request)
         name = f"{request_id}#{next(self._numbers)}"
         message = {"id": name, "prompt": list(request.prompt_ids), "request": encode_request(request)}
+        sent = time.monotonic()
         try:
             answer = await self._ask(name, message)
         except asyncio.CancelledError:
             self._channel.send({"abort": name})
             raise
-        return decode_answer(answer["data"], self._levels, request.catalog_version)
+        taken, ended = answer["times"]
+        return decode_answer(
+            answer["data"],
+            self._levels,
+            request.catalog_version,
+            wait_seconds=taken - sent,
+            engine_seconds=ended - taken,
+        )
 
     async def update_catalog(self, delta: CatalogDelta) -> None:
         """See `Engine.update_catalog`."""

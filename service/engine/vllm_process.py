@@ -11,6 +11,7 @@ import queue
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,12 +33,15 @@ class EngineLoop:
         self._runner = runner
         self._channel = channel
         self._inbox = inbox
+        self._taken: dict[str, float] = {}  # when requests came in, by `time.monotonic`, which parent and child share
 
     def run(self) -> None:
         """Step while there is work, else wait for a message; ends with the parent's last one."""
         while self._take_messages():
             for request_id, encoded in self._runner.step():
-                self._channel.send({"answer": request_id, "data": tensor_bytes(encoded)})
+                now = time.monotonic()
+                times = [self._taken.pop(request_id, now), now]  # one aborted meanwhile has none
+                self._channel.send({"answer": request_id, "data": tensor_bytes(encoded), "times": times})
 
     def _take_messages(self) -> bool:
         for message in self._messages():
@@ -57,6 +61,7 @@ class EngineLoop:
             self._add(message)
         elif "abort" in message:
             self._runner.abort([message["abort"]])
+            self._taken.pop(message["abort"], None)
         elif "statistics" in message:
             self._channel.send({"done": message["id"], **dataclasses.asdict(self._runner.statistics())})
         else:
@@ -67,6 +72,8 @@ class EngineLoop:
             self._runner.add(message["id"], message["prompt"], message["request"])
         except ValueError as error:
             self._channel.send({"refused": message["id"], "detail": str(error)})
+        else:
+            self._taken[message["id"]] = time.monotonic()
 
     def _call(self, message: Message) -> None:
         """A change between two steps; one that does not fit is the caller's fault and harms nobody else."""

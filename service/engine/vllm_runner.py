@@ -22,7 +22,15 @@ from service.engine.vllm_interfaces import (
     tokens_input,
 )
 from service.engine.vllm_plugin import grounded_architecture
-from service.engine.wire import decode_answer, encode_delta, encode_request, encode_tokens, tensor_bytes, too_late
+from service.engine.wire import (
+    decode_answer,
+    encode_delta,
+    encode_request,
+    encode_tokens,
+    tensor_bytes,
+    too_late,
+    with_cached_tokens,
+)
 from service.model.checkpoint import Checkpoint
 
 BLOCK_SIZE = 32  # the prefix cache works on full blocks; the CPU kernel wants multiples of 32
@@ -98,7 +106,7 @@ class VllmRunner:
                 self._answered += 1
                 self._prompt_tokens += len(output.prompt_token_ids)
                 self._cached_tokens += output.num_cached_tokens
-                ended.append((output.request_id, output.outputs.data))
+                ended.append((output.request_id, with_cached_tokens(output.outputs.data, output.num_cached_tokens)))
         return ended
 
     def update_catalog(self, delta: CatalogDelta) -> None:

@@ -2,7 +2,8 @@
 
 One place encodes and decodes requests, answers, catalogue deltas and token rows; both ends import it, so they cannot
 drift apart. An answer travels as one float32 tensor because a pooling output is a tensor: the first row says whether it
-is exact, each other row is L codes, the score, L level scores. A tensor of a single number says why there is none.
+is exact, how many seconds it was decoded and how many of its prompt's tokens were cached; each other row is L codes,
+the score, L level scores. A tensor of a single number says why there is none.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from service.engine.base import BeamAnswer, BeamRequest, CatalogDelta, LegalSlots, TokenRow
+from service.engine.base import BeamAnswer, BeamRequest, CatalogDelta, EngineCost, LegalSlots, TokenRow
 from service.errors import DeadlineError, EngineError, UnknownVersionError
 from service.model.beam import Beams
 from service.model.semantic_ids import Sid
@@ -50,10 +51,21 @@ def decode_request(plain: Mapping[str, Any]) -> BeamRequest:
     )
 
 
-def encode_beams(beams: Beams) -> Tensor:
+def encode_beams(beams: Beams, decode_seconds: float = 0.0) -> Tensor:
     """One user's beams as float32 [1 + n, 2 L + 1]; codes below 2^24 are exact."""
     rows = torch.cat([beams.codes_nL.float(), beams.score_n[:, None], beams.level_score_nL], 1).cpu()
-    return torch.cat([torch.full((1, rows.shape[1]), float(beams.exact)), rows])
+    first = torch.zeros(1, rows.shape[1])  # three columns at least
+    first[0, 0], first[0, 1] = float(beams.exact), decode_seconds
+    return torch.cat([first, rows])
+
+
+def with_cached_tokens(encoded: Tensor, count: int) -> Tensor:
+    """An encoded answer that says how many of its prompt's tokens came from the prefix cache."""
+    if encoded.numel() == 1:
+        return encoded
+    told = encoded.clone()
+    told[0, 2] = count
+    return told
 
 
 def unknown_version() -> Tensor:
@@ -71,8 +83,12 @@ def tensor_bytes(encoded: Tensor) -> bytes:
     return encoded.float().contiguous().numpy().tobytes()
 
 
-def decode_answer(encoded: bytes, levels: int, version: int) -> BeamAnswer:
+def decode_answer(
+    encoded: bytes, levels: int, version: int, *, wait_seconds: float = 0.0, engine_seconds: float = 0.0
+) -> BeamAnswer:
     """The answer of a worker to a request that named ``version``.
+
+    ``wait_seconds`` passed before the engine took it in, ``engine_seconds`` until it gave the answer out.
 
     Raises:
         UnknownVersionError: the worker did not hold the catalogue version.
@@ -88,6 +104,7 @@ def decode_answer(encoded: bytes, levels: int, version: int) -> BeamAnswer:
         tuple(row[levels] for row in rows),
         tuple(tuple(row[levels + 1 :]) for row in rows),
         exact=bool(first[0]),
+        cost=EngineCost(wait_seconds, max(0.0, engine_seconds - first[1]), first[1], int(first[2])),
     )
 
 
