@@ -6,6 +6,7 @@ import helm_python
 import kubernetes_validate
 import pytest
 
+from service.otel_variables import otel_settings
 from service.settings import Settings
 from tests.deploy.chart import (
     CHART,
@@ -80,6 +81,10 @@ def test_the_packaged_chart_carries_the_alerts_and_the_dashboard(tmp_path: Any) 
         (minimal(settings={"api_keys": "secret"}), "invalid propertyName 'api_keys'"),
         (minimal(auth={"enabled": True}), "auth: name a Secret that holds the key file"),
         (minimal(settings={"auth": "off"}), "invalid propertyName 'auth'"),
+        (minimal(settings={"traces_headers": "secret"}), "invalid propertyName 'traces_headers'"),
+        (minimal(traces={"enabled": True}), "traces: set traces.endpoint"),
+        (minimal(traces={"enabled": True, "endpoint": "http://c:4318/v1/traces"}), "without a path"),
+        (minimal(traces={"sampler": "mine"}), "at '/traces/sampler': value must be one of"),
         (minimal(settings={"Max-Inflight": 3}), "invalid propertyName 'Max-Inflight'"),
         (minimal(settings={"max_inflight": [3]}), "at '/settings/max_inflight': got array"),
         (minimal(redis={"bundled": {"enabled": True}}), "password in redis.bundled.existingSecret.name"),
@@ -243,6 +248,32 @@ def test_keys_are_asked_for_and_come_from_a_secret_as_a_file() -> None:
     assert variables["GROUNDREC_API_KEYS_FILE"] == "/etc/groundrec/keys/keys.toml"
     assert "/etc/groundrec/keys" in [mount["mountPath"] for mount in container["volumeMounts"] if mount.get("readOnly")]
     assert environment(service_container(render(minimal())))["GROUNDREC_AUTH"] == "off"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "port"),
+    [("http://c:4318", 4318), ("http://c.ns:4318/", 4318), ("https://c.example", 443), ("http://c", 80)],
+)
+def test_traces_are_off_until_asked_for_and_then_reach_the_collector_alone(endpoint: str, port: int) -> None:
+    assert not [
+        name for name in environment(service_container(render(minimal()))) if "TRACES" in name or "OTEL" in name
+    ]
+    peers: list[dict[str, Any]] = [{"podSelector": {}}]
+    objects = render(minimal(traces={"enabled": True, "endpoint": endpoint}, networkPolicy={"traces": peers}))
+    egress = of_kind(objects, "NetworkPolicy")[FULLNAME]["spec"]["egress"]
+    assert {"ports": [{"port": port, "protocol": "TCP"}], "to": peers} in egress
+
+
+def test_the_variables_of_traces_are_settings_the_service_accepts() -> None:
+    values = minimal(traces={"enabled": True, "endpoint": "http://c:4318", "existingSecret": {"name": "s"}})
+    variables = environment(service_container(render(values)))
+    plain = {name: value for name, value in variables.items() if isinstance(value, str)}
+    given = {one.setting: one.value for one in otel_settings(plain)}
+    settings = Settings.model_validate({"checkpoint": "x", "traces": plain["GROUNDREC_TRACES"], **given})
+    assert settings.traces and settings.traces_endpoint.get_secret_value() == "http://c:4318/v1/traces"
+    assert (settings.traces_service_name, settings.traces_sampler_arg) == (FULLNAME, 0.1)
+    assert variables["OTEL_EXPORTER_OTLP_HEADERS"] == {"secretKeyRef": {"name": "s", "key": "headers"}}
+    assert "groundrec.track=stable" in plain["OTEL_RESOURCE_ATTRIBUTES"]
 
 
 def test_a_model_over_two_gpus_claims_two() -> None:

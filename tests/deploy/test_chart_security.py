@@ -79,7 +79,7 @@ def test_the_network_is_closed_but_for_what_is_named(name: str) -> None:
     assert policy["policyTypes"] == ["Ingress", "Egress"]
     assert [rule["ports"] for rule in policy["ingress"]] == [[{"port": "http", "protocol": "TCP"}]]
     allowed = {port["port"] for rule in policy["egress"] for port in rule["ports"]}
-    assert allowed <= {53, 6379, 443}
+    assert allowed <= {53, 6379, 443, 4318}
 
 
 def test_the_bundled_redis_is_reached_by_the_service_alone() -> None:

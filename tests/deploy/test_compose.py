@@ -9,6 +9,7 @@ import compose_spec
 import pytest
 import yaml
 
+from service.otel_variables import otel_settings
 from service.settings import Settings
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -76,8 +77,17 @@ def test_the_service_is_built_from_the_dockerfiles_targets(name: str, target: st
 
 
 def test_the_environment_holds_settings_of_the_service_only() -> None:
-    names = {name.removeprefix("GROUNDREC_").lower() for name in SERVICES["cpu"]["environment"]}
-    assert names <= set(Settings.model_fields)
+    names = set(SERVICES["cpu"]["environment"])
+    ours = {name.removeprefix("GROUNDREC_").lower() for name in names if name.startswith("GROUNDREC_")}
+    assert ours <= set(Settings.model_fields)
+    assert names - {f"GROUNDREC_{name.upper()}" for name in ours} == {"OTEL_EXPORTER_OTLP_ENDPOINT"}
+
+
+def test_traces_are_off_until_asked_for_and_have_somewhere_to_go() -> None:
+    environment = SERVICES["cpu"]["environment"]
+    given = {one.setting: one.value for one in otel_settings(environment)}
+    assert environment["GROUNDREC_TRACES"] == "false"
+    assert given == {"traces_endpoint": "http://jaeger:4318/v1/traces"} and "jaeger" in SERVICES
 
 
 def test_the_service_is_given_the_time_its_shutdown_takes() -> None:

@@ -86,6 +86,18 @@ async def test_an_answer_does_not_depend_on_who_else_is_in_the_batch(pair: Pair)
         assert answer.scores == pytest.approx(alone.scores, abs=1e-4)
 
 
+async def test_an_answer_tells_where_its_time_went_and_what_was_cached(pair: Pair) -> None:
+    before, start = await pair.vllm.statistics(), time.monotonic()
+    costs = [(await pair.vllm.recommend("told", pair.request(60))).cost for _ in range(2)]
+    took, after = time.monotonic() - start, await pair.vllm.statistics()
+    spent = 0.0
+    for cost in costs:
+        assert cost is not None and min(cost.prefill_seconds, cost.decode_seconds) > 0 <= cost.wait_seconds
+        spent += cost.wait_seconds + cost.prefill_seconds + cost.decode_seconds
+    assert spent < took
+    assert costs[1] and 0 < costs[1].cached_tokens <= after.cached_tokens - before.cached_tokens
+
+
 async def test_a_late_request_costs_no_prefill_and_says_so(pair: Pair) -> None:
     before = await pair.vllm.statistics()
     for request in (pair.request(30, deadline=time.monotonic()), pair.request(31, deadline=time.monotonic() - 10)):

@@ -163,9 +163,40 @@ volumes:
       name: {{ $redis.existingSecret.name }}
       key: {{ $redis.existingSecret.key }}
 {{- end }}
+{{- include "groundrec.tracesEnvironment" . }}
 {{- range $name, $value := .settings }}
 - name: GROUNDREC_{{ upper $name }}
   value: {{ include "groundrec.settingValue" $value | quote }}
+{{- end }}
+{{- end }}
+
+{{/* OpenTelemetry's own variables, as its operator would set them; the service reads them as its settings. */}}
+{{- define "groundrec.tracesEnvironment" }}
+{{- $traces := .root.Values.traces }}
+{{- if $traces.enabled }}
+- name: GROUNDREC_TRACES
+  value: "true"
+- name: OTEL_EXPORTER_OTLP_ENDPOINT
+  value: {{ $traces.endpoint | quote }}
+{{- with $traces.existingSecret.name }}
+- name: OTEL_EXPORTER_OTLP_HEADERS
+  valueFrom:
+    secretKeyRef:
+      name: {{ . }}
+      key: {{ $traces.existingSecret.key }}
+{{- end }}
+- name: OTEL_TRACES_SAMPLER
+  value: {{ $traces.sampler }}
+- name: OTEL_TRACES_SAMPLER_ARG
+  value: {{ $traces.samplerArg | quote }}
+- name: OTEL_SERVICE_NAME
+  value: {{ include "groundrec.fullname" .root }}
+- name: POD_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.name
+- name: OTEL_RESOURCE_ATTRIBUTES
+  value: k8s.namespace.name={{ .root.Release.Namespace }},k8s.pod.name=$(POD_NAME),groundrec.track={{ .track }}
 {{- end }}
 {{- end }}
 

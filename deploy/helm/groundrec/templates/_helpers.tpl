@@ -105,12 +105,21 @@ capabilities:
 {{- if gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas) }}
 {{- fail "autoscaling: minReplicas is greater than maxReplicas" }}
 {{- end }}
+{{- if and .Values.traces.enabled (not (regexMatch "^https?://[^/:]+(:[0-9]+)?/?$" .Values.traces.endpoint)) }}
+{{- fail "traces: set traces.endpoint to the collector's URL without a path, e.g. http://collector.observability:4318" }}
+{{- end }}
 {{- if and .Values.ingress.enabled (not .Values.ingress.host) }}
 {{- fail "ingress: set ingress.host" }}
 {{- end }}
 {{- if and .Values.gateway.enabled (not .Values.gateway.parentRef.name) }}
 {{- fail "gateway: name your Gateway in gateway.parentRef.name" }}
 {{- end }}
+{{- end }}
+
+{{/* The port of the trace collector, for the network policy. */}}
+{{- define "groundrec.tracesPort" -}}
+{{- $endpoint := trimSuffix "/" .Values.traces.endpoint }}
+{{- if regexMatch ":[0-9]+$" $endpoint }}{{ regexFind "[0-9]+$" $endpoint }}{{ else }}{{ ternary 443 80 (hasPrefix "https:" $endpoint) }}{{ end }}
 {{- end }}
 
 {{- define "groundrec.validateCheckpoint" -}}
