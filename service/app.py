@@ -42,10 +42,11 @@ __all__ = ["Parts", "Service", "check_service", "open_service"]
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A started service: its application, and the health that a server must tell when it drains."""
+    """A started service: its application, the health that a server must tell when it drains, and its metrics."""
 
     app: FastAPI
     health: Health
+    metrics: Metrics
 
 
 @asynccontextmanager
@@ -90,7 +91,7 @@ async def open_service(settings: Settings, parts: Parts | None = None) -> AsyncI
             health=health,
             metrics=metrics,
         )
-        yield Service(create_app(endpoints, metrics, settings.max_inflight, keys), health)
+        yield Service(create_app(endpoints, metrics, settings.max_inflight, keys), health, metrics)
 
 
 async def check_service(settings: Settings) -> list[str]:

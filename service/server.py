@@ -13,9 +13,9 @@ from types import FrameType
 
 import structlog
 import uvicorn
-from fastapi import FastAPI
 
-from service.app import open_service
+from service.app import Service, open_service
+from service.connections import ConnectionLimits, limited_protocol, raise_file_limit
 from service.errors import StartupError
 from service.health import Health
 from service.settings import Settings
@@ -34,7 +34,8 @@ async def serve(settings: Settings) -> int:
     with listener:
         async with open_service(settings) as service:
             freeze_garbage_collector()
-            server = DrainingServer(server_config(service.app, settings), service.health, settings.drain_seconds)
+            raise_file_limit()
+            server = DrainingServer(server_config(service, settings), service.health, settings.drain_seconds)
             structlog.get_logger().info("serving", host=settings.host, port=settings.port)
             loop.remove_signal_handler(signal.SIGTERM)  # the server's own handler drains
             try:
@@ -80,11 +81,13 @@ def _bind(host: str, port: int, *, reuse: bool) -> socket.socket:
     return listener
 
 
-def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
-    """How uvicorn serves: its logging and its lifespan are ours."""
+def server_config(service: Service, settings: Settings) -> uvicorn.Config:
+    """How uvicorn serves: its logging, its lifespan and its patience are ours; there are no web sockets."""
     longest = max(settings.items_timeout_ms, settings.request_timeout_ms) / 1000
     return uvicorn.Config(
-        app,
+        service.app,
+        http=limited_protocol(ConnectionLimits(settings.max_connections), service.metrics),
+        ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,

@@ -93,6 +93,9 @@ class Settings(BaseSettings):
         None, description="beams per request; unset: the checkpoint's"
     )
     max_inflight: Count = Field(64, description="requests at work at once; one more is answered 503 at once")
+    max_connections: Count = Field(
+        2048, description="connections open at once; for one more, the one that idled longest is closed, or it is 503"
+    )
     request_timeout_ms: Milliseconds = Field(
         2000, description="deadline of a recommendation, queueing included; a request may ask for less"
     )

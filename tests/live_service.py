@@ -49,7 +49,7 @@ class LiveService(threading.Thread):
 
     async def _serve(self) -> None:
         async with open_service(self._settings, self._parts) as service:
-            self._server = uvicorn.Server(server_config(service.app, self._settings))
+            self._server = uvicorn.Server(server_config(service, self._settings))
             self._listener.listen()
             self._up.set()
             await self._server.serve(sockets=[self._listener])

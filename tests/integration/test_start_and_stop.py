@@ -238,7 +238,7 @@ async def test_a_whole_process_serves_learns_an_item_and_drains(serving: tuple[s
 async def test_vllm_39863_a_lost_engine_is_not_hidden_but_ends_the_process(checkpoint: Checkpoint) -> None:
     async with running(checkpoint, canary_seconds=0.05) as service:
         settings = load_settings({"checkpoint": checkpoint.folder}).settings
-        server = DrainingServer(server_config(service.service.app, settings), service.service.health, 5.0)
+        server = DrainingServer(server_config(service.service, settings), service.service.health, 5.0)
         with bind("127.0.0.1", 0) as listener:
             serving = asyncio.create_task(server.serve(sockets=[listener]))
             await asyncio.sleep(0.3)
