@@ -34,6 +34,7 @@ class Circuit:
         self._up, self._open = metrics.dependency_up.labels(dependency), metrics.circuit_open.labels(dependency)
         self._failures = 0
         self._retry_at: float | None = None
+        self._up.set(1)  # a start goes through only with what it depends on; a gauge left alone would say 0
         self._open.set(0)
 
     @property

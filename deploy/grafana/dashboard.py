@@ -101,7 +101,7 @@ ROWS: Mapping[str, Sequence[Panel]] = {
         Panel(
             "Requests",
             "By route and outcome; `unavailable` is 503, `error` a bug, `dropped` a client that hung up.",
-            {"{{route}} {{outcome}}": rate("rec_requests_total", by="route, outcome")},
+            {"{{route}} {{outcome}}": rate("rec_requests_total", by="route, outcome") + " > 0"},
             "reqps",
         ),
         Panel(

@@ -7,7 +7,7 @@ from fastapi import FastAPI
 
 from service.admission import Admission
 from service.api.auth import Guard
-from service.api.middleware import ClientWatch, Gate, RequestRecord
+from service.api.middleware import FAILURES, ClientWatch, Gate, RequestRecord, route_names
 from service.api.problems import install_problems
 from service.api.routes import Endpoints, install_routes
 from service.api_keys import KeyRing
@@ -32,6 +32,9 @@ def create_app(endpoints: Endpoints, metrics: Metrics, max_inflight: int, keys: 
     )
     install_problems(app)
     install_routes(app, endpoints)
+    for path in route_names(app):
+        for outcome in FAILURES:
+            metrics.requests.labels(path, outcome)  # at 0, or the first failure would be no increase
     app.add_middleware(Gate, admission=Admission(max_inflight, metrics))
     app.add_middleware(Guard, keys=keys, metrics=metrics)
     app.add_middleware(ClientWatch)

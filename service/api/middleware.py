@@ -12,6 +12,8 @@ import uuid
 from contextlib import suppress
 
 import structlog
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -34,6 +36,7 @@ ROUTES = {
     "/catalog/tree",
     "/catalog/fields",
 }
+FAILURES = ("error", "unavailable")
 QUIET = ("/health", "/metrics", "/playground/static")
 TRACE_HEADERS = ("traceparent", "tracestate")
 JSON_TYPE = re.compile(r"application/([\w.-]+\+)?json\s*(;.*)?", re.IGNORECASE)
@@ -197,6 +200,12 @@ def _limited(scope: Scope, receive: Receive) -> Receive:
         return message
 
     return limited
+
+
+def route_names(app: FastAPI) -> list[str]:
+    """What the routes of an application are called in metrics and logs."""
+    paths = {route.path.removeprefix("/v1") for route in app.routes if isinstance(route, APIRoute)}
+    return sorted(path for path in paths if not path.startswith(QUIET))
 
 
 def _route(scope: Scope) -> str:
