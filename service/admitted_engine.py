@@ -48,6 +48,10 @@ class AdmittedEngine:
         """See `Engine.canary`."""
         await self._engine.canary()
 
+    async def gone(self) -> None:
+        """See `Engine.gone`."""
+        await self._engine.gone()
+
     async def close(self) -> None:
         """See `Engine.close`."""
         await self._engine.close()

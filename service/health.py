@@ -71,6 +71,11 @@ class Health:
         if seconds is not None:
             self._metrics.canary_seconds.observe(seconds)
 
+    def engine_gone(self, model_version: str) -> None:
+        """A model's engine can never answer again: unready at once, without waiting for canaries to be missed."""
+        self._misses[model_version] = max(self._misses.get(model_version, 0), MISSES_ALLOWED)
+        self._metrics.dependency_up.labels("engine").set(0)
+
     def report(self) -> Mapping[str, object]:
         """For people."""
         reasons = self.reasons()
@@ -103,6 +108,13 @@ async def watch_engine(engine: Engine, metrics: Metrics, period_seconds: float) 
             metrics.engine_tokens.labels("computed").set(found.prompt_tokens - found.cached_tokens)
             metrics.engine_tokens.labels("prefix_cache").set(found.cached_tokens)
         await asyncio.sleep(period_seconds)
+
+
+async def await_end(engine: Engine, health: Health, model_version: str) -> None:
+    """Say so when an engine is gone; the canary, which goes on missing, ends the process."""
+    await engine.gone()
+    structlog.get_logger().error("engine_gone", model_version=model_version)
+    health.engine_gone(model_version)
 
 
 async def keep_canary(engine: Engine, health: Health, period_seconds: float, model_version: str) -> None:

@@ -25,7 +25,7 @@ from service.code_opening import CodeOpening
 from service.engine.base import Engine, EngineOptions
 from service.errors import CheckpointError, EngineError, RequestError, StartupError
 from service.grounder import Encoder, Grounder
-from service.health import Health, keep_canary, try_canary, watch_engine
+from service.health import Health, await_end, keep_canary, try_canary, watch_engine
 from service.ingest import Ingest
 from service.lane import Lane, LaneOptions
 from service.lanes import ServedLane
@@ -103,6 +103,7 @@ class LaneAssembly:
             run_in_background(stack, self.health, "catalog_sync", sync.run())
             watch = keep_canary(engine, self.health, self.settings.canary_seconds, version)
             run_in_background(stack, self.health, "canary", watch)
+            run_in_background(stack, self.health, "engine_end", await_end(engine, self.health, version))
             if beside is None:  # the gauges tell of one engine: the first
                 statistics = watch_engine(engine, self.metrics, STATISTICS_SECONDS)
                 run_in_background(stack, self.health, "statistics", statistics)

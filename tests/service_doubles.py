@@ -67,6 +67,7 @@ class FakeEngine:
         self.written: list[TokenRow] = []
         self.requests: list[BeamRequest] = []
         self.failure: Exception | None = None
+        self.death = asyncio.Event()
         self.failing_updates = 0
         self.hangs = False
         self.cancelled = 0
@@ -111,6 +112,9 @@ class FakeEngine:
 
     async def canary(self) -> None:
         await self._trouble()
+
+    async def gone(self) -> None:
+        await self.death.wait()
 
     async def close(self) -> None:
         self.closed = True

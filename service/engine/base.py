@@ -163,6 +163,10 @@ class Engine(Protocol):
         """
         ...
 
+    async def gone(self) -> None:
+        """Return once the engine can never answer again; while it can, and for an engine that cannot end, never."""
+        ...
+
     async def close(self) -> None:
         """Stop and free everything."""
         ...

@@ -61,6 +61,10 @@ class TorchEngine:
         prefix = tuple(self._model.get_buffer("prefix_ids").tolist())
         await self.recommend("canary", BeamRequest(prefix, 1, self._versions.latest))
 
+    async def gone(self) -> None:
+        """See `Engine.gone`; it lives in the service's own process."""
+        await asyncio.Event().wait()
+
     async def close(self) -> None:
         """See `Engine.close`."""
         self._thread.shutdown(wait=True, cancel_futures=True)

@@ -103,6 +103,10 @@ class VllmEngine:
         """See `Engine.canary`."""
         await self.recommend("canary", BeamRequest(self._canary_prompt, 1, self._version))
 
+    async def gone(self) -> None:
+        """See `Engine.gone`: the engine process ended."""
+        await asyncio.shield(self._receiving)
+
     async def close(self) -> None:
         """See `Engine.close`."""
         await self._channel.close()

@@ -75,6 +75,17 @@ async def test_ready_does_not_say_200_while_the_engine_is_dead_or_hung_vllm_3986
                 await asyncio.sleep(0.01)
 
 
+async def test_a_dead_engine_unreadies_at_once_without_waiting_for_canaries(checkpoint: Checkpoint) -> None:
+    async with running(checkpoint, canary_seconds=600.0) as service:
+        assert await ready(service) == (200, [])
+        service.engine.death.set()
+        async with asyncio.timeout(60):
+            while (await ready(service))[0] == 200:
+                await asyncio.sleep(0.01)
+        assert await ready(service) == (503, ["engine_unavailable"])
+        assert not service.service.health.engine_lost  # the next canary says that, and the process ends
+
+
 async def test_one_missed_canary_does_not_unready(service: Running) -> None:
     health, model = service.service.health, (await service.client.get("/v1/model")).json()["model_version"]
     health.canary(model, alive=False)

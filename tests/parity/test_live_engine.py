@@ -201,6 +201,7 @@ async def test_vllm_39863_a_dead_engine_process_fails_every_call_at_once(pair: P
     tasks = [asyncio.create_task(pair.vllm.recommend(f"orphan-{n}", pair.request(60 + n, 512))) for n in range(8)]
     await asyncio.sleep(0.01)
     os.kill(pair.vllm.pid, signal.SIGKILL)
+    await asyncio.wait_for(pair.vllm.gone(), 60)
     for task in tasks:
         with pytest.raises(EngineError, match="is gone"):
             await asyncio.wait_for(task, 10)

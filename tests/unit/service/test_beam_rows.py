@@ -174,6 +174,9 @@ class SlowEngine:
     async def canary(self) -> None:
         self.canaries += 1
 
+    async def gone(self) -> None:
+        await asyncio.Event().wait()
+
     async def close(self) -> None: ...
 
 
