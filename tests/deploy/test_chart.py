@@ -5,7 +5,10 @@ from typing import Any
 import helm_python
 import kubernetes_validate
 import pytest
+import yaml
 
+from service import otel_tracing
+from service.engine import vllm_engine
 from service.otel_variables import otel_settings
 from service.settings import Settings
 from tests.deploy.chart import (
@@ -139,10 +142,10 @@ def test_a_service_called_groundrec_does_not_become_a_setting() -> None:
 @pytest.mark.parametrize(
     ("values", "seconds"),
     [
-        (minimal(), 5 + 5 + 10 + 1 + 10),
+        (minimal(), 5 + 5 + 10 + 1 + 15),
         (
             minimal(settings={"drain_seconds": 20, "items_timeout_ms": 1000, "request_timeout_ms": 4500}),
-            5 + 20 + 5 + 11,
+            5 + 20 + 5 + 1 + 15,
         ),
         (
             minimal(settings={"drain_seconds": 2.5}, shutdown={"preStopSeconds": 15, "marginSeconds": 0}),
@@ -159,6 +162,8 @@ def test_the_grace_period_reckons_with_the_services_own_defaults() -> None:
     fields = Settings.model_fields
     assert fields["drain_seconds"].default == 5
     assert max(fields["items_timeout_ms"].default, fields["request_timeout_ms"].default) == 10_000
+    margin = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))["shutdown"]["marginSeconds"]
+    assert margin > vllm_engine.CLOSING_SECONDS + otel_tracing.CLOSING_SECONDS
 
 
 def test_the_probes_ask_the_right_routes_and_bear_a_slow_start() -> None:
