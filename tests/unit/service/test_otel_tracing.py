@@ -32,14 +32,15 @@ class Collector:
 
     def __init__(self) -> None:
         self.received: list[tuple[str, dict[str, str], ExportTraceServiceRequest]] = []
-        received = self.received
+        self.status = 200
+        collector = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                received.append((self.path, headers, ExportTraceServiceRequest.FromString(body)))
-                self.send_response(200)
+                collector.received.append((self.path, headers, ExportTraceServiceRequest.FromString(body)))
+                self.send_response(collector.status)
                 self.send_header("content-length", "0")
                 self.end_headers()
 
@@ -112,6 +113,20 @@ async def test_a_collector_that_is_hung_or_gone_delays_nothing_but_a_moment_of_t
                 pass
         async with asyncio.timeout(60):
             await tracing.close()
+
+
+async def test_a_failed_export_is_logged_without_the_secrets_it_was_sent_with(
+    collector: Collector, caplog: pytest.LogCaptureFixture
+) -> None:
+    collector.status = 401
+    place = collector.url.replace("http://", "http://user:hunter2@")
+    settings = {"traces_endpoint": f"{place}/v1/traces", "traces_headers": "authorization=hunter3"}
+    tracing = otlp_tracing(Settings.model_validate({"checkpoint": FOLDER, "traces": True, **settings}))
+    with tracing.request({}):
+        pass
+    await tracing.close()
+    assert collector.received and "401" in caplog.text
+    assert "hunter" not in caplog.text
 
 
 @pytest.mark.parametrize(
