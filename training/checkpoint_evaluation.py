@@ -45,7 +45,7 @@ def evaluate_checkpoint(
     evaluation = Evaluation(examples, baselines, recipe.evaluate, recipe.seed, data.popularity_N)
     report = evaluation.measure(_recommender(checkpoint, recipe), reporter)
     shown = tables(report, recipe.evaluate.ks)
-    if recipe.data.hold_out:
+    if recipe.data.holds_out:
         report["cold"] = _cold(checkpoint, recipe, cache_dir, reporter)
         shown.append(cold_table(report["cold"]))
     return report | {"model_version": checkpoint.manifest.model_version}, shown

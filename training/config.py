@@ -28,7 +28,8 @@ class _Part(BaseModel):
 class DataRecipe(_Part):
     """Where items and interactions come from.
 
-    ``hold_out`` is the share of items kept out of the whole run, to measure and calibrate items newer than the model.
+    ``hold_out`` is the share of items kept out of the whole run, to measure and calibrate items newer than the model;
+    ``hold_out_kinds`` keeps out every item with one of these attributes, each ``FIELD=VALUE``.
     """
 
     source: str = "movielens-100k"
@@ -37,6 +38,12 @@ class DataRecipe(_Part):
     on_defect: Literal["refuse", "skip"] = "refuse"
     hold_out: float = Field(default=0.0, ge=0, lt=1)
     hold_out_by: Literal["random", "newest"] = "random"
+    hold_out_kinds: tuple[str, ...] = ()
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether the source has items that the run never meets."""
+        return self.hold_out > 0 or bool(self.hold_out_kinds)
 
 
 class EmbeddingRecipe(_Part):

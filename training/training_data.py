@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from training.config import Recipe
 from training.data import Dataset, Split, leave_last_out, load, popularity
-from training.data.hold_out import held_out_items, without_items
+from training.data.hold_out import held_out_items, items_of_kinds, without_items
 from training.errors import DataError, RecipeError
 from training.grounding.registry import objective
 from training.progress import Reporter
@@ -33,10 +33,10 @@ class TrainingData:
             RecipeError: the recipe asks for what this data cannot give, or for a grounding option that is none.
         """
         dataset = read_dataset(recipe, cache_dir)
-        if recipe.data.hold_out:
+        if recipe.data.holds_out:
             part = recipe.data
-            dropped = held_out_items(dataset, part.hold_out, part.hold_out_by, recipe.seed)
-            dataset = without_items(dataset, dropped)
+            drawn = held_out_items(dataset, part.hold_out, part.hold_out_by, recipe.seed)
+            dataset = without_items(dataset, np.union1d(drawn, items_of_kinds(dataset, part.hold_out_kinds)))
         check_size(recipe, len(dataset.items))
         objective(recipe.grounding.objective, **recipe.grounding.options)  # a misspelt option is found out now
         return cls.from_dataset(dataset)

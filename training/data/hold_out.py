@@ -4,12 +4,13 @@ A data set is cut before anything else reads it, so that no stage (SIDs, groundi
 Whoever measures cold items reads the source again, whole. It knows nothing of SIDs and models.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from training.data.dataset import Dataset
+from training.data.dataset import CatalogItem, Dataset
 from training.data.split import cold_items_by_time
 from training.errors import DataError
 
@@ -22,6 +23,30 @@ def held_out_items(dataset: Dataset, share: float, by: HoldOutBy, seed: int) -> 
         return cold_items_by_time(dataset, share)
     drawn = np.random.default_rng(seed).choice(len(dataset.items), round(share * len(dataset.items)), replace=False)
     return np.sort(drawn).astype(np.int64)
+
+
+def items_of_kinds(dataset: Dataset, kinds: Sequence[str]) -> NDArray[np.int64]:
+    """The numbers of the items that have one of these attributes, each ``FIELD=VALUE``; int64 ascending.
+
+    Raises:
+        DataError: a kind is not of that form, or no item is of it.
+    """
+    found: set[int] = set()
+    for kind in kinds:
+        field, equals, value = kind.partition("=")
+        if not (field and equals and value):
+            raise DataError(f"data.hold_out_kinds: {kind!r} is not FIELD=VALUE, e.g. genres=Horror")
+        of_kind = {number for number, item in enumerate(dataset.items) if has_kind(item, field, value)}
+        if not of_kind:
+            raise DataError(f"data.hold_out_kinds: no item of {dataset.name} has {kind!r}")
+        found |= of_kind
+    return np.array(sorted(found), np.int64)
+
+
+def has_kind(item: CatalogItem, field: str, value: str) -> bool:
+    """Whether the attribute ``field`` is ``value``, or holds it among others."""
+    held = item.attributes.get(field, ())
+    return value in held if isinstance(held, tuple) else str(held) == value
 
 
 def without_items(dataset: Dataset, dropped: NDArray[np.int64]) -> Dataset:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from training.data import CatalogItem, DataError, Dataset
-from training.data.hold_out import HoldOutBy, held_out_items, without_items
+from training.data.hold_out import HoldOutBy, held_out_items, items_of_kinds, without_items
 
 
 def dataset() -> Dataset:
@@ -36,3 +36,21 @@ def test_the_newest_are_those_that_nobody_has_met_or_met_last() -> None:
 def test_holding_out_everything_is_refused() -> None:
     with pytest.raises(DataError, match="leaves no events"):
         without_items(dataset(), np.arange(10))
+
+
+def of_genres(*genres: str | tuple[str, ...]) -> Dataset:
+    items = tuple(CatalogItem(f"i{n}", "title", "", {"genres": genre}) for n, genre in enumerate(genres))
+    return Dataset("toy", items, {"u": tuple(range(len(items)))}, {"u": tuple(map(float, range(len(items))))}, "")
+
+
+def test_a_kind_is_every_item_with_the_attribute_alone_or_among_others() -> None:
+    films = of_genres(("Horror", "War"), ("War",), "Horror", "Horror films", ("Drama", "Horror"))
+    assert items_of_kinds(films, ["genres=Horror"]).tolist() == [0, 2, 4]
+    assert items_of_kinds(films, ["genres=War", "genres=Drama"]).tolist() == [0, 1, 4]
+    assert items_of_kinds(films, []).tolist() == []
+
+
+@pytest.mark.parametrize("kind", ["Horror", "genres=", "=Horror", "genres=Western", "tags=Horror"])
+def test_a_kind_that_names_nothing_is_refused(kind: str) -> None:
+    with pytest.raises(DataError, match=r"data\.hold_out_kinds: .*" + kind):
+        items_of_kinds(of_genres(("Horror",)), [kind])
