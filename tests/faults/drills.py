@@ -1,0 +1,29 @@
+"""All drills, by RELIABILITY's numbers."""
+
+from tests.faults import engine_loss, redis_outages
+from tests.faults.drill import Drill
+
+DRILLS = (
+    Drill(1, "redis-killed", "Redis kill -9 under load: 0 failed, degraded, normal again", redis_outages.killed, 30, 3),
+    Drill(2, "redis-frozen", "Redis SIGSTOP: the same, p99 at most 60 ms more", redis_outages.frozen, 30, 3),
+    Drill(4, "redis-full", "Redis full: recommendations untouched, items refused", redis_outages.full, 5, 1),
+    Drill(5, "redis-flushed", "Redis flushed: served from memory, alarm, log republished", redis_outages.flushed, 5),
+    Drill(6, "engine-killed", "kill -9 of the engine: unready, no late answer, exit", engine_loss.killed, 5, 2),
+    Drill(7, "engine-frozen", "SIGSTOP of the engine: unready, fallback in time", engine_loss.frozen, 5),
+)
+
+QUICK = [drill for drill in DRILLS if drill.quick is not None]
+
+
+def chosen(names: list[str]) -> list[Drill]:
+    """Drills by name or number; ``all`` and ``quick`` stand for many.
+
+    Raises:
+        ValueError: no drill has such a name.
+    """
+    known = {key: [drill] for drill in DRILLS for key in (drill.name, str(drill.number))}
+    known |= {"all": list(DRILLS), "quick": QUICK}
+    for name in names:
+        if name not in known:
+            raise ValueError(f"no drill is called {name!r}; there are all, quick, {', '.join(d.name for d in DRILLS)}")
+    return list(dict.fromkeys(drill for name in names for drill in known[name]))

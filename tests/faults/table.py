@@ -1,0 +1,45 @@
+"""The table of the last results in a README: a drill's rows are replaced when it is carried out again."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.faults.drill import Result
+from tests.faults.figure import Figure
+
+START, END = "<!-- results -->", "<!-- end of results -->"
+ROW = re.compile(r"\| (\d+) \|")
+
+
+def write_table(path: Path, results: Sequence[Result]) -> None:
+    """Put the results' rows between the two marks of the file.
+
+    Raises:
+        ValueError: the file lacks the marks.
+    """
+    text = path.read_text("utf-8")
+    before, start, rest = text.partition(START)
+    old, end, after = rest.partition(END)
+    if not (start and end):
+        raise ValueError(f"{path}: expected the lines {START} and {END}")
+    rows = {int(match[1]): line for line in old.splitlines() if (match := ROW.match(line))}
+    rows |= {result.drill.number: row(result) for result in results}
+    head = ["| # | drill | must show | measured | |", "|---|---|---|---|---|"]
+    lines = [*head, *(rows[number] for number in sorted(rows))]
+    path.write_text(f"{before}{start}\n" + "\n".join(lines) + f"\n{end}{after}", "utf-8")
+
+
+def row(result: Result) -> str:
+    """One drill."""
+    drill = result.drill
+    measured = "<br>".join(map(_measured, result.figures)) or result.failure.replace("|", "/")[:200]
+    verdict = "ok" if result.ok else "short"
+    return f"| {drill.number} | `{drill.name}` | {drill.promise} | {measured} | {verdict} |"
+
+
+def _measured(figure: Figure) -> str:
+    mark = "" if figure.holds() else " **short**"
+    value, limit = (
+        f"{number:.0f}" if float(number).is_integer() else f"{number:.3g}" for number in (figure.value, figure.limit)
+    )
+    return f"{figure.name} {value}{figure.unit} ({figure.rule} {limit}{figure.unit}){mark}"
