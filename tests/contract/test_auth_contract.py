@@ -98,6 +98,14 @@ async def test_a_key_does_what_its_scopes_say_and_admin_does_all(
             assert answer.status_code == 403 and f"`{scope}`" in answer.json()["detail"]
 
 
+async def test_only_admin_may_open_codes(guarded: Running) -> None:
+    for name in ("shop", "feed", "editor"):
+        refused = await guarded.client.post("/v1/catalog/codes", json={"dry_run": True}, headers=bearer(name))
+        assert refused.status_code == 403 and "`admin`" in refused.json()["detail"], name
+    admitted = await guarded.client.post("/v1/catalog/codes", json={"dry_run": True}, headers=bearer("boss"))
+    assert admitted.status_code == 409 and "sids.spare_codes" in admitted.json()["detail"]
+
+
 async def test_a_key_comes_in_three_ways(guarded: Running) -> None:
     basic = base64.b64encode(f"anybody:{KEYS['shop']}".encode()).decode()
     for headers in ({"x-api-key": KEYS["shop"]}, bearer("shop"), {"authorization": f"Basic {basic}"}):

@@ -18,7 +18,7 @@ from service.lane_assembly import log_key, redis_log
 from service.model.checkpoint import Checkpoint
 from service.settings import Settings
 from tests.service_doubles import FakeEncoder, Running, exact_checkpoint, running
-from tests.tiny_checkpoint import EMBEDDING_WIDTH, Shape
+from tests.tiny_checkpoint import Shape
 
 SHAPE = Shape(levels=3, codes=8, items=60, memory=True, spare_codes=4)
 OPTIONS = EngineOptions("float32", max_batch_users=8, kv_cache_gib=0.1, omp_threads=1, smoothing_boost=1.0)
@@ -31,7 +31,7 @@ class KindEncoder(FakeEncoder):
     def __init__(self, checkpoint: Checkpoint) -> None:
         super().__init__(checkpoint)
         book_KD = checkpoint.quantizer().codebooks_LKD[0].numpy()
-        tried = np.random.default_rng(0).normal(size=(2000, EMBEDDING_WIDTH))
+        tried = np.random.default_rng(0).normal(size=(2000, book_KD.shape[1]))
         tried[:, np.abs(book_KD).sum(0) == 0] = 0
         tried /= np.linalg.norm(tried, axis=1, keepdims=True)
         self._kind = tried[(tried @ book_KD.T).max(1).argmin()]
@@ -39,7 +39,7 @@ class KindEncoder(FakeEncoder):
     def _embed(self, text: str) -> NDArray[np.float32]:
         if not re.search(r"kind \d+", text):
             return super()._embed(text)
-        noise = np.random.default_rng(zlib.crc32(text.encode())).normal(size=EMBEDDING_WIDTH)
+        noise = np.random.default_rng(zlib.crc32(text.encode())).normal(size=len(self._kind))
         vector = self._kind + 0.03 * noise
         return np.asarray(vector / np.linalg.norm(vector), np.float32)
 

@@ -11,10 +11,9 @@ Shapes: N items, M new ones, L levels, E embedding width, U users.
 """
 
 import json
-import math
-from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,84 +22,22 @@ import torch
 import typer
 from numpy.typing import NDArray
 
-from service.model.beam import BeamQuery, beam_search
 from service.model.checkpoint import Checkpoint
 from service.model.grounded_lm import GroundedLM, load_grounded_lm
-from service.model.live_trie import LiveTrie
-from service.model.new_items import NewItemDial
-from service.model.smoothing import SiblingMixer
-from service.model.torch_beam import TorchBeamModel
-from training.calibrate import CalibrationOptions, Group, blended, new_places
 from training.checkpoint_calibration import ColdStudy, open_study
 from training.cold_items import ColdItems
 from training.cold_report import ColdReport
 from training.data import Example
 from training.evaluate import sample
 from training.experiments.collision_policies.policies import POLICIES, assign, residual
+from training.experiments.paired_answers import WAYS, Lists, answer, compare
+from training.experiments.smoothed_beam import SmoothedBeam
 from training.progress import Reporter
-from training.recommender import Recommended
 from training.trained_model import torch_dtype
 
 NEAREST = 10
-BATCH = 32
 PLACES = 10
-
-
-@dataclass(frozen=True, slots=True)
-class SmoothedBeam:
-    """The beam over trained and new items, new nodes borrowing from trained siblings, as the service's engines do."""
-
-    checkpoint: Checkpoint
-    model: GroundedLM
-    items: ColdItems
-    boost: float
-
-    @torch.no_grad()
-    def recommend(self, examples: Sequence[Example], reporter: Reporter, label: str) -> Recommended:
-        """Ranked items per user with their scores; seen items are left out, users batched by length."""
-        trie, buckets = self._trie(), self._buckets()
-        items: list[list[int]] = [[] for _ in examples]
-        scores: list[list[float]] = [[] for _ in examples]
-        order = sorted(range(len(examples)), key=lambda user: len(examples[user].history))
-        with reporter.task(label) as progress:
-            for start in range(0, len(order), BATCH):
-                users = order[start : start + BATCH]
-                prompts = [self._prompt(examples[user]) for user in users]
-                queries = [self._query(trie, buckets, examples[user]) for user in users]
-                found = beam_search(TorchBeamModel(self.model, prompts), queries, log_boost=math.log(self.boost))
-                for user, beams in zip(users, found, strict=True):
-                    seen = set(examples[user].history)
-                    for sid, score in zip(beams.codes_nL.tolist(), beams.score_n.tolist(), strict=True):
-                        left = [item for item in buckets[tuple(sid)] if item not in seen]
-                        items[user] += left
-                        scores[user] += [score] * len(left)
-                progress(start + len(users), len(order))
-        return Recommended(items, scores, 0)
-
-    def _trie(self) -> LiveTrie:
-        codes_NL, new_M = self.items.codes_NL, self.items.new_M
-        trained_NL, space = codes_NL[~self.items.is_new_N], self.checkpoint.space
-        temperature = self.checkpoint.manifest.smoothing.temperature
-        mixer = SiblingMixer(trained_NL, self.items.embedding_NE[~self.items.is_new_N], space.codes, temperature)
-        new = [(tuple(codes_NL[item].tolist()), self.items.embedding_NE[item]) for item in new_M.tolist()]
-        return LiveTrie.build(trained_NL, space.codes).advance([sid for sid, _ in new], (), mixer.mixes(new))
-
-    def _buckets(self) -> dict[tuple[int, ...], list[int]]:
-        found: dict[tuple[int, ...], list[int]] = defaultdict(list)
-        order_N = np.lexsort((-self.items.popularity_N, self.items.is_new_N))
-        for item in order_N.tolist():
-            found[tuple(self.items.codes_NL[item].tolist())].append(item)
-        return found
-
-    def _prompt(self, example: Example) -> list[int]:
-        return list(self.checkpoint.prompt.build([tuple(self.items.codes_NL[i].tolist()) for i in example.history]))
-
-    def _query(self, trie: LiveTrie, buckets: dict[tuple[int, ...], list[int]], example: Example) -> BeamQuery:
-        seen = set(example.history)
-        sids = {tuple(self.items.codes_NL[item].tolist()) for item in seen}
-        spent = sorted(sid for sid in sids if set(buckets[sid]) <= seen)
-        excluded = torch.tensor(spent, dtype=torch.int64).reshape(-1, self.checkpoint.space.levels)
-        return BeamQuery(trie, self.checkpoint.manifest.serving.beam_width, excluded)
+BASE = "least_filled"  # what the service does
 
 
 def without_model(checkpoint: Checkpoint, items: ColdItems, own_ML: NDArray[np.int64]) -> dict[str, float]:
@@ -127,65 +64,56 @@ def without_model(checkpoint: Checkpoint, items: ColdItems, own_ML: NDArray[np.i
 
 
 def with_model(
-    study: ColdStudy, beam: SmoothedBeam, cold: Sequence[Example], warm: Sequence[Example], label: str
+    study: ColdStudy, model: GroundedLM, placements: Mapping[str, ColdItems], boost: float
 ) -> dict[str, dict[str, Any]]:
-    """Hit rates by the beam alone and by the new items' own way beside the same beam."""
+    """Hit rates of each policy by the beam alone and beside it, and each less `BASE`'s on the same users."""
     report = ColdReport(PLACES, study.recipe.evaluate.bootstrap_samples, study.recipe.seed)
-    part = study.checkpoint.manifest.smoothing.new_items
-    dial = NewItemDial(0.0, 1.0, 0.0, decay=0.7) if part is None else part.dial
-    options, lists = CalibrationOptions(k=PLACES), dict[str, dict[str, list[list[int]]]]()
-    for name, examples in (("new", cold), ("known", warm)):
-        found = beam.recommend(examples, study.reporter, f"{label}, next item {name}")
-        model = _trained_only(found, beam.items)
-        group = Group(examples, model)
-        merged = blended(model, new_places(beam.items, group, dial, PLACES), options)
-        lists[name] = {"beam": [ids[:PLACES] for ids in found.items], "beside": merged}
-    return {
-        way: {
-            "new": report.cold(lists["new"][way], cold),
-            "known": report.warm(lists["known"][way], lists["known"]["beside"], warm)[f"hit_rate@{PLACES}"],
-            "exposure": report.exposure(lists["known"][way], beam.items.is_new_N),
-        }
-        for way in ("beam", "beside")
-    }
-
-
-def _trained_only(found: Recommended, items: ColdItems) -> Recommended:
-    new = items.is_new_N
-    pairs = [
-        [(item, score) for item, score in zip(ids, scores, strict=True) if not new[item]]
-        for ids, scores in zip(found.items, found.scores, strict=True)
-    ]
-    return Recommended([[i for i, _ in user] for user in pairs], [[s for _, s in user] for user in pairs], 0)
+    groups = dict(zip(("new", "known"), _users(study), strict=True))
+    rows: dict[str, dict[str, Any]] = {name: {way: {} for way in WAYS} for name in placements}
+    for kind, examples in groups.items():
+        lists: dict[str, dict[str, Lists]] = {}
+        for name, items in placements.items():
+            beam = SmoothedBeam(study.checkpoint, model, items, boost, study.reporter)
+            lists[name] = answer(beam, examples, PLACES, f"{name}, next item {kind}")
+        for way in WAYS:
+            of_way = {name: found[way] for name, found in lists.items()}
+            for name, row in compare(report, of_way, BASE, examples, study.items.is_new_N).items():
+                rows[name][way][kind] = row
+    return rows
 
 
 def measure(study: ColdStudy, boost: float) -> dict[str, Any]:
     """All policies on the same items and users; ``users`` of the study limits each kind of user, 0 asks no model."""
-    checkpoint, items, users = study.checkpoint, study.items, study.users
+    checkpoint, items = study.checkpoint, study.items
     quantizer, known_N = checkpoint.quantizer(), ~items.is_new_N
-    cold, warm = (sample(group, users, study.recipe.seed) for group in items.split(items.test))
-    model = load_grounded_lm(checkpoint, torch_dtype(checkpoint.manifest.lm.dtype)) if users != 0 else None
     embedding_ME = items.embedding_NE[items.new_M]
     own_ML = quantizer.encode(torch.from_numpy(embedding_ME)).numpy()
-    figures: dict[str, Any] = {
-        "data": checkpoint.manifest.data.name,
-        "trained_items": int(known_N.sum()),
-        "new_items": len(items.new_M),
-        "users_new": len(cold),
-        "users_known": len(warm),
-        "boost": boost,
-        "policies": {},
-    }
+    placements = {}
     for name, policy in POLICIES.items():
         codes_NL = items.codes_NL.copy()
         codes_NL[items.new_M] = assign(policy, quantizer, items.codes_NL[known_N], embedding_ME)
-        placed = replace(items, codes_NL=codes_NL)
-        row: dict[str, Any] = {"sids": without_model(checkpoint, placed, own_ML)}
-        if model is not None:
-            beam = SmoothedBeam(checkpoint, model, placed, boost)
-            row |= with_model(study, beam, cold, warm, name)
-        figures["policies"][name] = row
-    return figures
+        placements[name] = replace(items, codes_NL=codes_NL)
+    rows: dict[str, dict[str, Any]] = {
+        name: {"sids": without_model(checkpoint, placed, own_ML)} for name, placed in placements.items()
+    }
+    if study.users != 0:
+        model = load_grounded_lm(checkpoint, torch_dtype(checkpoint.manifest.lm.dtype))
+        for name, found in with_model(study, model, placements, boost).items():
+            rows[name] |= found
+    return {
+        "data": checkpoint.manifest.data.name,
+        "trained_items": int(known_N.sum()),
+        "new_items": len(items.new_M),
+        "boost": boost,
+        "base": BASE,
+        "policies": rows,
+    }
+
+
+def _users(study: ColdStudy) -> tuple[list[Example], list[Example]]:
+    cold, warm = study.items.split(study.items.test)
+    seed = study.recipe.seed
+    return list(sample(cold, study.users, seed)), list(sample(warm, study.users, seed))
 
 
 def main(
