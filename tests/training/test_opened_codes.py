@@ -49,7 +49,7 @@ async def test_items_move_to_the_sids_and_engines_get_the_rows_that_a_service_gi
     made.ground(model, spare)
     (row,) = engine.written
     place = spare.space.level_start(row.level) - spare.space.first_token_id + row.code
-    assert model.sid_rows[place].tolist() == pytest.approx(list(row.input_D))
+    assert model.sid_rows[place].tolist() == pytest.approx(list(row.input_D), abs=1e-6)
 
 
 def test_differences_are_taken_over_the_same_users_and_the_same_items() -> None:
