@@ -44,7 +44,7 @@ def main(
 
 
 def _list() -> None:
-    for drill in DRILLS:
+    for drill in sorted(DRILLS, key=lambda drill: drill.number):
         quick = "quick" if drill.quick is not None else ""
         typer.echo(f"{drill.number:>3} {drill.name:<24} {quick:<6} {drill.promise}")
 

@@ -52,7 +52,8 @@ async def carry_out(drill: Drill, scene: Scene, seconds: float | None = None) ->
     """Run a drill; a breakdown is a result, so that the others still run."""
     start = time.monotonic()
     try:
-        figures = tuple(await drill.run(scene, drill.seconds if seconds is None else seconds))
+        with scene.recorded_as(drill.name):
+            figures = tuple(await drill.run(scene, drill.seconds if seconds is None else seconds))
     except Exception as error:
         return Result(drill, (), time.monotonic() - start, f"{type(error).__name__}: {error}")
     return Result(drill, figures, time.monotonic() - start)

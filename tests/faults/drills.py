@@ -1,6 +1,6 @@
-"""All drills, by RELIABILITY's numbers."""
+"""All drills, with RELIABILITY's numbers, in the order in which `all` carries them out: neighbours share a stage."""
 
-from tests.faults import engine_loss, redis_outages
+from tests.faults import alerts, engine_loss, redis_outages, sentinel_failover, two_replicas
 from tests.faults.drill import Drill
 
 DRILLS = (
@@ -10,6 +10,10 @@ DRILLS = (
     Drill(5, "redis-flushed", "Redis flushed: served from memory, alarm, log republished", redis_outages.flushed, 5),
     Drill(6, "engine-killed", "kill -9 of the engine: unready, no late answer, exit", engine_loss.killed, 5, 2),
     Drill(7, "engine-frozen", "SIGSTOP of the engine: unready, fallback in time", engine_loss.frozen, 5),
+    Drill(3, "sentinel-failover", "Sentinel failover: 0 failed, 0 acknowledged lost", sentinel_failover.failed_over, 5),
+    Drill(14, "two-replicas", "2xx to recommendable on the other: p99 at most 1 s", two_replicas.visible, 60),
+    Drill(15, "rolling-restart", "1,000 posts: 0 failed, 0 lost, equal hash", two_replicas.rolling_restart, 120),
+    Drill(20, "alerts", "each alert rule fires in some drill", alerts.fire, 25),
 )
 
 QUICK = [drill for drill in DRILLS if drill.quick is not None]

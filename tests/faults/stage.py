@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import redis
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.redis_server import RedisServer, free_port
@@ -26,6 +27,8 @@ from tests.tiny_text_encoder import with_text_encoder
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 300
+PASSWORD = "drill"
+DURABLE = ("--appendonly", "yes", "--appendfsync", "always", "--save", "")
 USERS = 50
 ITEMS = 600
 SHAPE = Shape(levels=3, codes=16, items=ITEMS, hidden=128, layers=4, max_items=12, spare_codes=0)
@@ -179,6 +182,19 @@ class Stage:
         if await process.wait():
             raise RuntimeError(f"histories were not loaded: exit code {process.returncode}")
 
+    def cut_off(self, replica: Replica) -> None:
+        """Let the stage's Redis refuse one replica."""
+        self._user(replica, "off")
+
+    def let_back(self, replica: Replica) -> None:
+        """And take it back."""
+        self._user(replica, "on")
+
+    def _user(self, replica: Replica, state: str) -> None:
+        with redis.Redis(port=self.redis.port) as client:
+            client.execute_command("ACL", "SETUSER", replica.folder.name, state)
+            client.execute_command("CLIENT", "KILL", "USER", replica.folder.name)
+
     async def whole(self) -> bool:
         """Whether every replica is ready."""
         return all([await replica.readiness(self.client) == 200 for replica in self.replicas])
@@ -191,19 +207,25 @@ async def stage(
     """Set it up, replicas ready, one after another; ``redis_url`` names a Redis that the drill brings itself."""
     async with AsyncExitStack() as stack:
         (folder / "redis").mkdir(parents=True)
-        redis = RedisServer(folder / "redis").start()
-        stack.callback(redis.kill)
-        url = redis_url or redis.url
+        server = RedisServer(folder / "redis", *DURABLE, *_redis_users(replicas)).start()
+        stack.callback(server.kill)
         checkpoint, histories = await asyncio.to_thread(_checkpoint, folder)
         users = [json.loads(line)["user_id"] for line in histories.read_text("utf-8").splitlines()][:USERS]
-        made = [Replica(folder / f"replica-{n}", checkpoint, url, settings) for n in range(replicas)]
+        urls = [redis_url or f"redis://replica-{n}:{PASSWORD}@127.0.0.1:{server.port}/0" for n in range(replicas)]
+        made = [Replica(folder / f"replica-{n}", checkpoint, url, settings) for n, url in enumerate(urls)]
         client = await stack.enter_async_context(httpx.AsyncClient(timeout=30.0))
-        at = Stage(folder, checkpoint, histories, redis, url, made, users, client)
+        at = Stage(folder, checkpoint, histories, server, redis_url or server.url, made, users, client)
         await at.load_histories()
         for replica in made:
             stack.callback(replica.kill)
             await replica.start()
         yield at
+
+
+def _redis_users(replicas: int) -> list[str]:
+    """Options that give each replica a user of its own, which outlives a restart of Redis."""
+    rights = ["on", f">{PASSWORD}", "~*", "&*", "+@all"]
+    return [word for number in range(replicas) for word in ("--user", f"replica-{number}", *rights)]
 
 
 def _checkpoint(folder: Path) -> tuple[Path, Path]:
