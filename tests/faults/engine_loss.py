@@ -27,10 +27,12 @@ async def killed(scene: Scene, length: float) -> list[Figure]:
         hung = [
             answer for answer in load.answers if answer.status and answer.latency > DEADLINE_SECONDS + GRACE_SECONDS
         ]
+        silent = [answer for answer in load.between(gone, gone + unready) if not answer.status]
         code = at.replicas[0].running.poll()
         return [
             seconds("unready after", unready, 2.0),
             count("answers past their deadline", len(hung)),
+            count("requests before that without an answer", len(silent)),
             seconds("process ended after", time.monotonic() - gone if ended is None else ended + unready, 10.0),
             count("exit code", -1 if code is None else code, 1),
         ]

@@ -1,11 +1,19 @@
-"""The table of the last results in a README: a drill's rows are replaced when it is carried out again."""
+"""The table of the last results in a README: a drill's row is replaced when it is carried out again.
 
+Each row has the commit and the machine's load (its mean over five minutes, the drill's own included): times are read
+with it in mind.
+"""
+
+import os
+import platform
 import re
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.faults.drill import Result
 from tests.faults.figure import Figure
+from tests.faults.stage import ROOT
 
 START, END = "<!-- results -->", "<!-- end of results -->"
 ROW = re.compile(r"\| (\d+) \|")
@@ -24,8 +32,8 @@ def write_table(path: Path, results: Sequence[Result]) -> None:
         raise ValueError(f"{path}: expected the lines {START} and {END}")
     rows = {int(match[1]): line for line in old.splitlines() if (match := ROW.match(line))}
     rows |= {result.drill.number: row(result) for result in results}
-    head = ["| # | drill | must show | measured | |", "|---|---|---|---|---|"]
-    lines = [*head, *(rows[number] for number in sorted(rows))]
+    head = ["| # | drill | must show | measured | | commit, load |", "|---|---|---|---|---|---|"]
+    lines = [_machine(), "", *head, *(rows[number] for number in sorted(rows))]
     path.write_text(f"{before}{start}\n" + "\n".join(lines) + f"\n{end}{after}", "utf-8")
 
 
@@ -34,7 +42,21 @@ def row(result: Result) -> str:
     drill = result.drill
     measured = "<br>".join(map(_measured, result.figures)) or result.failure.replace("|", "/")[:200]
     verdict = "ok" if result.ok else "short"
-    return f"| {drill.number} | `{drill.name}` | {drill.promise} | {measured} | {verdict} |"
+    where = f"{_commit()}, {os.getloadavg()[1]:.1f}"
+    return f"| {drill.number} | `{drill.name}` | {drill.promise} | {measured} | {verdict} | {where} |"
+
+
+def _machine() -> str:
+    model = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text("utf-8"))
+    name = model[1] if model else platform.machine()
+    return f"`python -m tests.faults all --table FILE` on {os.cpu_count()} cores ({name}), shared with other work:"
+
+
+def _commit() -> str:
+    told = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return told.stdout.strip() or "no commit"
 
 
 def _measured(figure: Figure) -> str:
