@@ -16,7 +16,7 @@ from tests.tiny_checkpoint import Shape
 OPTIONS = EngineOptions(
     dtype="float32", max_batch_users=8, kv_cache_gib=0.25, omp_threads=1, smoothing_boost=2.0, prefill_tokens=32
 )
-SHAPE = Shape("llama", tied=True, levels=4, codes=16, items=3000, max_items=30)
+SHAPE = Shape("llama", tied=True, levels=4, codes=16, items=3000, max_items=30, spare_codes=2)
 
 
 @dataclass(frozen=True)

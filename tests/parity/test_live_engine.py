@@ -17,9 +17,12 @@ from service.engine.base import BeamAnswer, BeamRequest, CatalogDelta, LegalSlot
 from service.engine.torch_engine import start_torch_engine
 from service.engine.vllm_engine import start_vllm_engine
 from service.errors import DeadlineError, EngineError, InvalidRequestError, UnknownVersionError
+from service.model.quantizer import OpenedCode
+from service.model.semantic_ids import Sid
 from service.model.trie import SiblingMix
+from service.opened_codes import OpenedCodes, code_entry
 from tests.parity.live import OPTIONS, SHAPE, Pair, same
-from tests.tiny_checkpoint import build
+from tests.tiny_checkpoint import EMBEDDING_WIDTH, build
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.filterwarnings("ignore")]
 
@@ -168,6 +171,29 @@ async def test_new_rows_are_used_at_once_and_cached_prompts_that_hold_the_token_
     assert max(abs(a - b) for a, b in zip(before.scores, after.scores, strict=True)) > 0.01
 
 
+async def test_an_opened_code_scores_alike_as_history_and_as_answer(pair: Pair) -> None:
+    """What a service does when it opens a code: rows by `OpenedCodes`, written before a version that has SIDs below."""
+    quantizer, vector_D = pair.checkpoint.quantizer(), np.random.default_rng(6).normal(size=EMBEDDING_WIDTH)
+    opened = OpenedCode(0, quantizer.codes, tuple(vector_D.tolist()))
+    change = OpenedCodes(pair.checkpoint, quantizer, 0.05).change([code_entry(opened)])
+    below: list[Sid] = [
+        (opened.code, *rest) for rest in np.random.default_rng(7).integers(0, SHAPE.codes, (12, 3)).tolist()
+    ]
+    mixes: dict[Sid, SiblingMix] = {(opened.code,): SiblingMix((2, 5, 11), (-0.4, -1.6, -2.1))}
+    prompt = pair.checkpoint.prompt.build([*pair.sids[:4], below[0], *pair.sids[4:8]])
+    request, closed = BeamRequest(prompt, 60, 3), BeamRequest(prompt, 60, 0)
+    assert change is not None
+    for engine in (pair.vllm, pair.torch):
+        await engine.update_catalog(CatalogDelta(3, 0, below, (), mixes))
+    before = await agree(pair, [request, closed])  # its prompt is cached with the row that training left
+    for engine in (pair.vllm, pair.torch):
+        await engine.write_tokens(change.rows)
+    after = await agree(pair, [request, closed, pair.request(60, 200, version=3), pair.request(61, 30)])
+    assert max(abs(a - b) for a, b in zip(before[1].scores, after[1].scores, strict=True)) > 1e-3
+    everything = await agree(pair, [BeamRequest(prompt, 512, 3)])
+    assert set(below) & set(everything[0].sids) and not {sid[0] for sid in after[1].sids} & {opened.code}
+
+
 @pytest.mark.parametrize("row", [TokenRow(4, 0, (0.0,) * 64, (0.0,) * 64), TokenRow(0, 0, (0.0,) * 63, (0.0,) * 64)])
 async def test_rows_that_do_not_fit_are_refused_and_change_nothing(pair: Pair, row: TokenRow) -> None:
     fits = TokenRow(0, 0, (9.0,) * 64, (9.0,) * 64)
@@ -181,7 +207,7 @@ async def test_additions_and_deletions_reach_the_next_request_and_old_versions_s
     old = (await agree(pair, [request]))[0]
     gone = list(old.sids[:10])
     mixes = {sid: SiblingMix((sid[-1] % 16, (sid[-1] + 1) % 16), (-0.3, -1.35)) for sid in new[:20]}
-    deltas = [CatalogDelta(7, 0, new, (), mixes), CatalogDelta(9, 7, (), [*gone, *new[:5]], {})]
+    deltas = [CatalogDelta(7, 3, new, (), mixes), CatalogDelta(9, 7, (), [*gone, *new[:5]], {})]
     for delta in deltas:
         for engine in (pair.vllm, pair.torch):
             await engine.update_catalog(delta)

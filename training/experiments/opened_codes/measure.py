@@ -18,7 +18,7 @@ import json
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast, get_args
 
 import torch
 import typer
@@ -30,7 +30,7 @@ from training.cold_report import ColdReport
 from training.data import Example
 from training.data.hold_out import has_kind
 from training.evaluate import sample
-from training.experiments.opened_codes.opening import Opening, open_codes
+from training.experiments.opened_codes.opening import Opening, Rows, open_codes
 from training.experiments.paired_answers import WAYS, Lists, answer, compare
 from training.experiments.smoothed_beam import SmoothedBeam
 from training.progress import Reporter
@@ -45,18 +45,19 @@ Arms = dict[str, dict[str, Lists]]
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One checkpoint, its new items and what was opened for them; ``boost`` as in `SmoothedBeam`."""
+    """A checkpoint, its new items and what was opened for them; ``boost`` is `SmoothedBeam`'s, ``rows`` `Opening`'s."""
 
     study: ColdStudy
     opening: Opening
     boost: float
+    rows: Rows
 
     def answers(self, model: GroundedLM, examples: Sequence[Example]) -> Arms:
         """By arm and way. The model's rows are written when the arms that must not have them are done."""
         found: Arms = {}
         for arm in ARMS:
             if arm == GROUNDED:
-                self.opening.ground(model, self.study.checkpoint)
+                self.opening.ground(model, self.study.checkpoint, self.rows)
             items = self.study.items if arm == CLOSED else self.opening.items
             owned = self.opening.moved if arm == OWNED else frozenset()
             beam = SmoothedBeam(self.study.checkpoint, model, items, self.boost, self.study.reporter, owned)
@@ -104,11 +105,11 @@ def _of_kind(items: ColdItems, kind: str) -> Set[int]:
     return {number for number, record in pairs if has_kind(record, name, value)}
 
 
-def measure(study: ColdStudy, boost: float, min_items: int) -> dict[str, Any]:
+def measure(study: ColdStudy, boost: float, min_items: int, rows: Rows) -> dict[str, Any]:
     """All arms on the same users."""
     checkpoint = study.checkpoint
     opening = open_codes(checkpoint, study.items, min_items)
-    trial, examples = Trial(study, opening, boost), asked(study)
+    trial, examples = Trial(study, opening, boost, rows), asked(study)
     model = load_grounded_lm(checkpoint, torch_dtype(checkpoint.manifest.lm.dtype))
     found, picked = trial.answers(model, examples), groups(study, opening.moved, examples)
     return {
@@ -119,6 +120,7 @@ def measure(study: ColdStudy, boost: float, min_items: int) -> dict[str, Any]:
         "opened_codes": [code.level for code in opening.codes],
         "moved_items": len(opening.moved),
         "boost": boost,
+        "rows": rows,
         "groups": {name: trial.report(found, examples, group) for name, group in picked.items()},
     }
 
@@ -130,13 +132,16 @@ def main(
     ] = None,
     boost: Annotated[float, typer.Option(help="factor on what new nodes borrow in the beam")] = 1.0,
     min_items: Annotated[int, typer.Option(help="items that must share a code")] = 8,
+    rows: Annotated[str, typer.Option(help="of opened codes: mixture, scaled or nearest")] = "mixture",
     cache_dir: Annotated[Path, typer.Option(help="downloaded data")] = Path("~/.cache/groundrec"),
     json_file: Annotated[Path | None, typer.Option("--json", help="write the figures here too")] = None,
 ) -> None:
     """Measure and print."""
+    if rows not in get_args(Rows):
+        raise typer.BadParameter(f"--rows is one of {', '.join(get_args(Rows))}")
     torch.set_num_threads(1)
     study = open_study(run / "checkpoint", [], cache_dir.expanduser(), Reporter(), users)
-    line = json.dumps(measure(study, boost, min_items))
+    line = json.dumps(measure(study, boost, min_items, cast(Rows, rows)))
     if json_file:
         json_file.write_text(line + "\n")
     typer.echo(line)

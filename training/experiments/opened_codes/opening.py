@@ -8,6 +8,7 @@ Shapes: N items, M new ones, L levels.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -20,6 +21,9 @@ from service.model.quantizer import OpenedCode, ResidualQuantizer
 from service.model.semantic_ids import Sid
 from training.cold_items import ColdItems
 
+NEAREST = 1e-4  # so low a temperature of the mixture that one code is left
+Rows = Literal["mixture", "scaled", "nearest"]
+
 
 @dataclass(frozen=True, slots=True)
 class Opening:
@@ -29,14 +33,30 @@ class Opening:
     items: ColdItems
     moved: frozenset[int]
 
-    def ground(self, model: GroundedLM, checkpoint: Checkpoint) -> None:
-        """Write the codes' rows into the model, both sides, as `service.opened_codes` has an engine do it."""
+    def ground(self, model: GroundedLM, checkpoint: Checkpoint, rows: Rows = "mixture") -> None:
+        """Write the codes' rows into the model, both sides, as `service.opened_codes` has an engine do it.
+
+        ``rows`` other than the service's mixture: ``scaled``, the mixture put as far from the level's mean row as
+        trained rows are on average; ``nearest``, those of the trained code whose vector has the largest cosine.
+        """
         tensors, temperature = checkpoint.catalog_tensors(), checkpoint.manifest.smoothing.temperature
-        books_LKD = checkpoint.quantizer().codebooks_LKD
-        rows = CodeRows(books_LKD, tensors.codes_NL, *checkpoint.token_rows(), temperature)
+        books_LKD, sides = checkpoint.quantizer().codebooks_LKD, checkpoint.token_rows()
+        made = CodeRows(books_LKD, tensors.codes_NL, *sides, NEAREST if rows == "nearest" else temperature)
         for code in self.codes:
-            given_D, said_D = rows.opened(code)
-            model.write_row(code.level, code.code, torch.tensor(given_D), torch.tensor(said_D))
+            pair = [torch.tensor(row) for row in made.opened(code)]
+            if rows == "scaled":
+                trained_T = torch.from_numpy(np.unique(tensors.codes_NL[:, code.level]).astype(np.int64))
+                first = checkpoint.space.level_start(code.level) - checkpoint.space.first_token_id
+                pair = [_scaled(row_D, side[first + trained_T]) for row_D, side in zip(pair, sides, strict=True)]
+            model.write_row(code.level, code.code, *pair)
+
+
+def _scaled(row_D: torch.Tensor, trained_TD: torch.Tensor) -> torch.Tensor:
+    mean_D = trained_TD.mean(0)
+    length = (trained_TD - mean_D).norm(dim=1).mean()
+    from_mean_D = row_D - mean_D
+    scaled_D: torch.Tensor = mean_D + from_mean_D * length / from_mean_D.norm()
+    return scaled_D
 
 
 def open_codes(checkpoint: Checkpoint, items: ColdItems, min_items: int) -> Opening:
