@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +141,8 @@ async def _stutter(at: Stage, length: float) -> None:
                 os.kill(engine, signal.SIGCONT)
                 await asyncio.sleep(RUNNING_SECONDS)
         finally:
-            os.kill(engine, signal.SIGCONT)
+            with suppress(ProcessLookupError):
+                os.kill(engine, signal.SIGCONT)
 
 
 async def _cut_off(at: Stage) -> None:

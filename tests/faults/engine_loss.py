@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import time
+from contextlib import suppress
 
 from tests.faults.background_load import BackgroundLoad
 from tests.faults.figure import Figure, count, seconds
@@ -51,7 +52,8 @@ async def frozen(scene: Scene, length: float) -> list[Figure]:
                 answers = load.between(still + 0.5, still + unready - DEADLINE_SECONDS)
                 ended = await at.replicas[0].ended(60.0)
             finally:
-                os.kill(engine, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # the service kills it itself as it ends
+                    os.kill(engine, signal.SIGKILL)
         full = [answer for answer in answers if answer.status == 200 and answer.degraded]
         late = [answer for answer in answers if answer.latency > DEADLINE_SECONDS + GRACE_SECONDS]
         return [
