@@ -106,6 +106,13 @@ class DrainingServer(uvicorn.Server):
         self._told = False
         self.engine_lost = False
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, so that connections which outlast this process do not keep the next one from the address."""
+        for listener in sockets or ():
+            # accepted connections inherit it; set while the address was only bound, a second service could bind it too
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        await super().startup(sockets)
+
     async def on_tick(self, counter: int) -> bool:
         """Whether to end, asked ten times a second: a lost engine ends the process, so that another is started."""
         if self._health.engine_lost and not self._told:

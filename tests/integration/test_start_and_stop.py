@@ -235,6 +235,23 @@ async def test_a_whole_process_serves_learns_an_item_and_drains(serving: tuple[s
     assert await asyncio.to_thread(process.wait, 10) == 0
 
 
+async def test_an_address_can_be_taken_again_although_the_service_closed_connections(checkpoint: Checkpoint) -> None:
+    """A closed connection stays for a minute with whoever closed it first."""
+    async with running(checkpoint) as service:
+        settings = load_settings({"checkpoint": checkpoint.folder}).settings
+        server = DrainingServer(server_config(service.service, settings), service.service.health, 0.0)
+        with bind("127.0.0.1", 0) as listener:
+            port = listener.getsockname()[1]
+            serving = asyncio.create_task(server.serve(sockets=[listener]))
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client, asyncio.timeout(60):
+                while not server.started:
+                    await asyncio.sleep(0.01)
+                assert (await client.get("/health/ready")).status_code == 200
+                server.should_exit = True
+                await serving
+    bind("127.0.0.1", port).close()
+
+
 async def test_vllm_39863_a_lost_engine_is_not_hidden_but_ends_the_process(checkpoint: Checkpoint) -> None:
     async with running(checkpoint, canary_seconds=0.05) as service:
         settings = load_settings({"checkpoint": checkpoint.folder}).settings
