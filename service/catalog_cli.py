@@ -157,7 +157,10 @@ def open_codes(
     key: Annotated[str | None, typer.Option("--key", help="API key with the scope admin")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say which would be opened")] = False,
 ) -> None:
-    """Open spare codes for posted items of kinds that the codebooks do not know, and move the items to them."""
+    """Open spare codes for posted items of kinds that the codebooks do not know, and move the items to them.
+
+    Their SIDs then say what they are; recommendations were not measured to gain by it (service/README.md).
+    """
     from service.client import RecClient
 
     try:

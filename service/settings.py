@@ -126,7 +126,8 @@ class Settings(BaseSettings):
         20, description="how many posted items of a kind that the codebooks do not know are worth a spare code"
     )
     open_codes_minutes: Positive | None = Field(
-        None, description="time between looks for such kinds, each opening codes by itself; unset: only when told to"
+        None,
+        description="time between looks for such kinds, each opening codes by itself; unset (best): only when told",
     )
     smoothing_boost: Positive | None = Field(
         None, description="factor on the probability that new items borrow; unset: the checkpoint's"
