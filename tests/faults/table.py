@@ -40,10 +40,14 @@ def write_table(path: Path, results: Sequence[Result]) -> None:
 def row(result: Result) -> str:
     """One drill."""
     drill = result.drill
-    measured = "<br>".join(map(_measured, result.figures)) or result.failure.replace("|", "/")[:200]
+    measured = "<br>".join(map(_measured, result.figures)) or _cell(result.failure)
     verdict = "ok" if result.ok else "short"
     where = f"{_commit()}, {os.getloadavg()[1]:.1f}"
     return f"| {drill.number} | `{drill.name}` | {drill.promise} | {measured} | {verdict} | {where} |"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "/").split())[-200:]
 
 
 def _machine() -> str:

@@ -51,6 +51,13 @@ def test_a_table_keeps_the_rows_of_drills_that_were_not_carried_out(tmp_path: Pa
     assert "lost 3 (exactly 0) **short**" in text
 
 
+def test_a_breakdown_of_many_lines_is_one_row(tmp_path: Path) -> None:
+    file = tmp_path / "README.md"
+    file.write_text(f"{START}\n{END}\n")
+    write_table(file, [result(2, failure="RuntimeError: it said\n| much |\nbefore")])
+    assert "RuntimeError: it said / much / before" in file.read_text()
+
+
 def test_drills_are_found_by_name_and_number_and_never_twice() -> None:
     assert [drill.number for drill in chosen(["2", "redis-frozen", "1"])] == [2, 1]
     assert len({drill.number for drill in DRILLS}) == len({drill.name for drill in DRILLS}) == len(DRILLS)
