@@ -24,6 +24,7 @@ from tests.faults.figure import Figure, count
 from tests.faults.recording import Recording
 from tests.faults.scene import Scene
 from tests.faults.stage import ROOT, Stage
+from tests.faults.two_replicas import SETTINGS
 
 RULES = ROOT / "deploy/prometheus/alerts.yaml"
 FIRING = 'count by (alertname) (ALERTS{alertstate="firing"})'
@@ -40,7 +41,8 @@ OTHERS = {
     "engine-frozen": engine_loss.frozen,
 }
 OUTAGE_SECONDS = 15.0
-FROZEN_SECONDS, RUNNING_SECONDS = 1.9, 0.3
+# A canary comes 2 s after the last came back, which is when the engine runs on: then it meets the next pause early.
+FROZEN_SECONDS, RUNNING_SECONDS = 1.7, 1.8
 BURST = 200
 
 
@@ -104,12 +106,11 @@ def _values(values: list[float | None]) -> str:
 
 
 async def _trouble(scene: Scene, length: float) -> None:
-    async with scene.stage(replicas=2) as at:
+    async with scene.stage(**SETTINGS) as at:
         async with BackgroundLoad(at.urls, at.users, 6.0):
             await asyncio.sleep(3.0)
             await _overload(at)
-            await _refused_items(at)
-            await _stutter(at, length)
+            await asyncio.gather(_stutter(at, length), _refused_items(at, length))
             await _cut_off(at)
         for replica in at.replicas:
             await replica.stop()
@@ -124,10 +125,10 @@ async def _overload(at: Stage) -> None:
         await asyncio.sleep(1.0)
 
 
-async def _refused_items(at: Stage) -> None:
-    for number in range(5):
+async def _refused_items(at: Stage, length: float) -> None:
+    for number in range(int(length)):
         await at.post(at.replicas[0], f"nothing-{number}", "\u200b")
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(1.0)
 
 
 async def _stutter(at: Stage, length: float) -> None:
