@@ -44,9 +44,11 @@ def items_of_kinds(dataset: Dataset, kinds: Sequence[str]) -> NDArray[np.int64]:
 
 
 def has_kind(item: CatalogItem, field: str, value: str) -> bool:
-    """Whether the attribute ``field`` is ``value``, or holds it among others."""
+    """Whether the attribute ``field`` is ``value`` (a number as it is written shortest), or holds it among others."""
     held = item.attributes.get(field, ())
-    return value in held if isinstance(held, tuple) else str(held) == value
+    if isinstance(held, tuple):
+        return value in held
+    return value == (f"{held:.15g}" if isinstance(held, float) else str(held))
 
 
 def without_items(dataset: Dataset, dropped: NDArray[np.int64]) -> Dataset:

@@ -50,6 +50,13 @@ def test_a_kind_is_every_item_with_the_attribute_alone_or_among_others() -> None
     assert items_of_kinds(films, []).tolist() == []
 
 
+def test_a_number_is_named_as_it_is_written() -> None:
+    items = tuple(CatalogItem(f"i{n}", "title", "", {"year": year}) for n, year in enumerate([1994.0, 1994.5, 1995.0]))
+    years = Dataset("toy", items, {"u": (0, 1, 2)}, {"u": (0.0, 1.0, 2.0)}, "")
+    assert items_of_kinds(years, ["year=1994"]).tolist() == [0]
+    assert items_of_kinds(years, ["year=1994.5"]).tolist() == [1]
+
+
 @pytest.mark.parametrize("kind", ["Horror", "genres=", "=Horror", "genres=Western", "tags=Horror"])
 def test_a_kind_that_names_nothing_is_refused(kind: str) -> None:
     with pytest.raises(DataError, match=r"data\.hold_out_kinds: .*" + kind):
