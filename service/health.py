@@ -118,7 +118,20 @@ async def await_end(engine: Engine, health: Health, model_version: str) -> None:
 
 
 async def keep_canary(engine: Engine, health: Health, period_seconds: float, model_version: str) -> None:
-    """A canary every period, for ever."""
+    """A canary every period, for ever, from start to start; one that takes nearly a period is missed."""
+    took = 0.0
     while True:
-        await asyncio.sleep(period_seconds)
-        await try_canary(engine, health, period_seconds, model_version)
+        await asyncio.sleep(pause_after(took, period_seconds))
+        start = time.perf_counter()
+        await try_canary(engine, health, patience_of(period_seconds), model_version)
+        took = time.perf_counter() - start
+
+
+def patience_of(period_seconds: float) -> float:
+    """How long a canary may take: short of a period, so that `MISSES_ALLOWED` of them fit into that many periods."""
+    return 0.9 * period_seconds
+
+
+def pause_after(took: float, period_seconds: float) -> float:
+    """How long to wait after a canary that took so long."""
+    return max(0.0, period_seconds - took)

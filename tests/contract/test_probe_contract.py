@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from service.errors import EngineError
+from service.health import MISSES_ALLOWED, patience_of, pause_after
 from service.model.checkpoint import Checkpoint
 from tests.service_doubles import Running, running
 
@@ -84,6 +85,14 @@ async def test_a_dead_engine_unreadies_at_once_without_waiting_for_canaries(chec
                 await asyncio.sleep(0.01)
         assert await ready(service) == (503, ["engine_unavailable"])
         assert not service.service.health.engine_lost  # the next canary says that, and the process ends
+
+
+def test_an_engine_that_hangs_just_after_a_canary_is_noticed_within_four_periods() -> None:
+    patience = patience_of(2.0)
+    until_the_next = pause_after(took=0.0, period_seconds=2.0)
+    missed = MISSES_ALLOWED * patience + (MISSES_ALLOWED - 1) * pause_after(took=patience, period_seconds=2.0)
+    assert until_the_next + missed < 8.0
+    assert pause_after(took=5.0, period_seconds=2.0) == 0.0
 
 
 async def test_one_missed_canary_does_not_unready(service: Running) -> None:

@@ -41,8 +41,8 @@ OTHERS = {
     "engine-frozen": engine_loss.frozen,
 }
 OUTAGE_SECONDS = 15.0
-# A canary comes 2 s after the last came back, which is when the engine runs on: then it meets the next pause early.
-FROZEN_SECONDS, RUNNING_SECONDS = 1.7, 1.8
+# Canaries come every 2 s: each meets the pause a little earlier than the last, so some in a row wait for over a second.
+FROZEN_SECONDS, RUNNING_SECONDS = 1.4, 0.7
 BURST = 200
 
 

@@ -36,7 +36,7 @@ DRILLS = (
     Drill(9, "overload", "5 x overload: goodput, p99, Retry-After, memory", clients.overload, 60),
     Drill(16, "replica-killed", "a replica killed 20 x: nothing acknowledged is lost", replica_kills.killed),
     Drill(10, "bad-checkpoints", "14 bad checkpoints: exit 2, one line, port closed", bad_checkpoints.refused, 0, 0),
-    Drill(20, "alerts", "each alert rule fires in some drill", alerts.fire, 40),
+    Drill(20, "alerts", "each alert rule fires in some drill", alerts.fire, 45),
 )
 
 QUICK = [drill for drill in DRILLS if drill.quick is not None]
