@@ -14,6 +14,7 @@ from tests.faults.drills import QUICK
 from tests.faults.scene import Scene
 
 SLACK = 10.0
+pytestmark = pytest.mark.timeout(1200)  # all of them run before the first is judged
 
 
 @pytest.fixture(scope="module")
