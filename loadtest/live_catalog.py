@@ -88,6 +88,10 @@ class TrieEngine:
     async def canary(self) -> None:
         """Nothing."""
 
+    async def gone(self) -> None:
+        """See `Engine.gone`."""
+        await asyncio.Event().wait()
+
     async def close(self) -> None:
         """Nothing."""
 

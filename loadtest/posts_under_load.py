@@ -12,79 +12,24 @@ The last line is one JSON object.
 
 import asyncio
 import json
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
 import httpx
 import typer
-from prometheus_client.parser import text_string_to_metric_families
 
-from loadtest.live_catalog import free_port, own_redis, quantiles
+from loadtest.live_catalog import own_redis, quantiles
 from loadtest.open_loop import run_load
-from service.stores.base import HistoryEvent
-from service.stores.redis_history import RedisHistory
+from loadtest.served_replica import load_histories, served_replica, stage_means
 
-START_SECONDS = 300
 GIVE_UP_SECONDS = 10.0
 WARM_UP_SECONDS = 5.0
 POLL_SECONDS = 0.002
 ASKED = 50
 STAGES = ("grounding", "item_log", "item_visible", "catalog_build", "catalog_update")
-
-
-@asynccontextmanager
-async def service(checkpoint: Path, redis_url: str, settings: str) -> AsyncIterator[str]:
-    """The address of a service of its own process, once it is ready; ended by SIGTERM.
-
-    Raises:
-        RuntimeError: it did not start; the message ends with its last words.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        port, config, words = free_port(), Path(folder) / "config.toml", Path(folder) / "stderr"
-        config.write_text(settings, "utf-8")
-        options = ["--checkpoint", str(checkpoint), "--redis-url", redis_url, "--port", str(port)]
-        command = [sys.executable, "-m", "service", "serve", *options, "--config", str(config)]
-        with words.open("w") as stderr:
-            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr)
-        try:
-            await _ready(f"http://127.0.0.1:{port}", process, words)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.terminate()
-            await asyncio.to_thread(process.wait)
-
-
-async def _ready(url: str, process: "subprocess.Popen[bytes]", words: Path) -> None:
-    end = time.monotonic() + START_SECONDS
-    async with httpx.AsyncClient(base_url=url) as client:
-        while process.poll() is None and time.monotonic() < end:
-            try:
-                if (await client.get("/health/ready")).status_code == 200:
-                    return
-            except httpx.HTTPError:
-                pass
-            await asyncio.sleep(0.2)
-    raise RuntimeError(f"{url} did not become ready: {words.read_text('utf-8')[-2000:]}")
-
-
-async def load_histories(redis_url: str, file: Path) -> list[str]:
-    """Users' histories into Redis; their ids."""
-    rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
-    store = RedisHistory(redis_url, timeout_seconds=30.0, max_items=200, ttl_days=90)
-    await store.load(_histories(rows))
-    await store.close()
-    return [row["user_id"] for row in rows]
-
-
-async def _histories(rows: Sequence[dict[str, Any]]) -> AsyncIterator[tuple[str, list[HistoryEvent]]]:
-    for row in rows:
-        yield row["user_id"], [HistoryEvent(item, second) for item, second in row["items"]]
 
 
 async def post_and_watch(here: str, there: str, posts: int, pause: float) -> dict[str, Any]:
@@ -141,19 +86,6 @@ async def recommended_alone(url: str, posts: int) -> int:
     return found
 
 
-async def stage_means(url: str) -> dict[str, float]:
-    """Mean milliseconds of the stages of a post, from the service's own metrics."""
-    async with httpx.AsyncClient(base_url=url) as client:
-        text = (await client.get("/metrics")).text
-    sums: dict[str, dict[str, float]] = {}
-    for family in text_string_to_metric_families(text):
-        if family.name == "rec_stage_seconds":
-            for sample in family.samples:
-                sums.setdefault(sample.labels["stage"], {})[sample.name.rpartition("_")[2]] = sample.value
-    known = {stage: sums[stage] for stage in STAGES if sums.get(stage, {}).get("count")}
-    return {stage: round(1000 * parts["sum"] / parts["count"], 2) for stage, parts in known.items()}
-
-
 async def hashes(urls: Sequence[str]) -> list[str]:
     """The catalogue's hash on each replica."""
     async with httpx.AsyncClient() as client:
@@ -167,8 +99,8 @@ async def measure(
     async with AsyncExitStack() as stack:
         redis_url = await stack.enter_async_context(own_redis())
         users = await load_histories(redis_url, histories)
-        starting = [service(checkpoint, redis_url, settings) for _ in range(2)]
-        urls = [await stack.enter_async_context(each) for each in starting]
+        starting = [served_replica(checkpoint, redis_url, settings) for _ in range(2)]
+        urls = [(await stack.enter_async_context(each)).url for each in starting]
         idle = await post_and_watch(urls[0], urls[1], 1, 0.0)  # what is lazily loaded is loaded now
         seconds = posts * (pause + 0.1) + 2 * WARM_UP_SECONDS
         loads = [
@@ -182,7 +114,7 @@ async def measure(
             "first_post_ms": idle["post_answered_p50_ms"],
             **times,
             "load_ended_before_posts": all(load.done() for load in loads),
-            "stage_mean_ms": await stage_means(urls[0]),
+            "stage_mean_ms": await stage_means(urls[0], STAGES),
             "load": [await load for load in loads],
             "same_hash": len(set(await hashes(urls))) == 1,
             "recommended_alone": [await recommended_alone(url, posts) for url in urls],
