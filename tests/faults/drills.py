@@ -35,7 +35,7 @@ DRILLS = (
     Drill(15, "rolling-restart", "1,000 posts: 0 failed, 0 lost, equal hash", two_replicas.rolling_restart, 120),
     Drill(9, "overload", "5 x overload: goodput, p99, Retry-After, memory", clients.overload, 60),
     Drill(16, "replica-killed", "a replica killed 20 x: nothing acknowledged is lost", replica_kills.killed),
-    Drill(10, "bad-checkpoints", "14 bad checkpoints: exit 2, one line, port closed", bad_checkpoints.refused, 0, 0),
+    Drill(10, "bad-checkpoints", "14 bad checkpoints: exit 2, one line, port closed", bad_checkpoints.refused, 0),
     Drill(20, "alerts", "each alert rule fires in some drill", alerts.fire, 45),
 )
 
