@@ -98,7 +98,8 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
 
 async def _on_bug(request: Request, error: Exception) -> Response:
     structlog.get_logger().error("internal_error", exc_info=error)
-    headers = {"x-request-id": request.scope.get("state", {}).get("request_id", "")}
+    # the server closes after an exception: a client that was not told would send its next request into the closing
+    headers = {"x-request-id": request.scope.get("state", {}).get("request_id", ""), "connection": "close"}
     detail = "this is a bug; the log has the details"
     return _problem(request.scope, 500, "internal-error", "Internal error", detail, headers=headers)
 
