@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from scipy.stats import linregress
 
 from loadtest.playback import Recording, Sent
 from loadtest.traffic import Phase
@@ -29,7 +30,8 @@ def phase_figures(recording: Recording, phases: Sequence[Phase], deadline: float
             "shed_share": round(sum(one.status == 503 for one in asked) / max(len(asked), 1), 4),
             "degraded": sum(one.degraded for one in asked),
             "statuses": dict(Counter(f"{one.call.kind} {one.status}" for one in sent)),
-            **latencies(good),
+            **latencies([one for one in asked if one.status == 200]),
+            "sent_late_p99_ms": _lateness(sent),
         }
         end = start + phase.seconds
         for process in ("service", "engine"):
@@ -41,8 +43,13 @@ def phase_figures(recording: Recording, phases: Sequence[Phase], deadline: float
     return rows
 
 
+def _lateness(sent: Sequence[Sent]) -> float:
+    """How late this program itself was in sending: what it is at most to blame for, in milliseconds."""
+    return round(float(np.percentile([one.late for one in sent], 99)) * 1000, 1) if sent else 0.0
+
+
 def latencies(sent: Sequence[Sent]) -> dict[str, float]:
-    """Quantiles in milliseconds from when a call was due."""
+    """Quantiles in milliseconds from when a call was due, of whatever was answered, however late."""
     found = np.percentile([one.latency for one in sent], QUANTILES) * 1000 if sent else [float("nan")] * len(QUANTILES)
     return {f"p{q}_ms": round(float(value), 1) for q, value in zip(QUANTILES, found, strict=True)}
 
@@ -63,16 +70,19 @@ def recovery_seconds(recording: Recording, spike_end: float, deadline: float, wi
     return max(bad) - spike_end if bad else 0.0
 
 
-def slopes(recording: Recording, warm_up: float) -> dict[str, float]:
-    """Growth per hour in per cent of the mean, of memory and open files, by process, after ``warm_up`` seconds."""
+def slopes(recording: Recording, warm_up: float) -> dict[str, list[float]]:
+    """Growth per hour in per cent of the mean, and its standard error, of memory and files after the warm-up."""
     samples = [sample for sample in recording.samples if sample.at >= warm_up]
     at_S = np.array([sample.at for sample in samples])
-    found: dict[str, float] = {}
+    found: dict[str, list[float]] = {}
     for name in samples[0].memory:
         for what, values in (
             ("memory", [sample.memory[name] for sample in samples]),
             ("files", [sample.files[name] for sample in samples]),
         ):
-            slope = float(np.polyfit(at_S, np.array(values, np.float64), 1)[0])
-            found[f"{name}_{what}_percent_per_hour"] = round(100 * slope * 3600 / float(np.mean(values)), 3)
+            fit = linregress(at_S, np.array(values, np.float64))
+            scale = 100 * 3600 / float(np.mean(values))
+            found[f"{name}_{what}_percent_per_hour"] = [
+                round(scale * float(value), 3) for value in np.nan_to_num((fit.slope, fit.stderr))
+            ]
     return found

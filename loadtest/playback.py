@@ -4,7 +4,7 @@ import asyncio
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import httpx
@@ -17,12 +17,16 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A call and what came back: seconds from due to answered, the HTTP status (0: none), whether degraded."""
+    """A call and what came back: seconds from due to answered, the HTTP status (0: none), whether degraded.
+
+    ``late`` is how many seconds after it was due this program began to send it; the latency includes them.
+    """
 
     call: Call
     latency: float
     status: int
     degraded: bool = False
+    late: float = 0.0
 
     @property
     def good(self) -> bool:
@@ -46,6 +50,12 @@ class Recording:
 
     sent: list[Sent] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
+
+    def then(self, later: "Recording", seconds: float) -> "Recording":
+        """This one and a later one in a row, the later one's times moved on by ``seconds``."""
+        moved = [replace(one, call=replace(one.call, due=one.call.due + seconds)) for one in later.sent]
+        samples = [replace(sample, at=sample.at + seconds) for sample in later.samples]
+        return Recording([*self.sent, *moved], [*self.samples, *samples])
 
     def cpu_between(self, start: float, end: float, process: str) -> float:
         """CPU seconds of the processes whose names begin so, between two moments."""
@@ -78,6 +88,7 @@ async def play(replicas: Sequence[ServedReplica], calls: Sequence[Call], timeout
 
 async def _send(client: httpx.AsyncClient, url: str, call: Call, start: float, recording: Recording) -> None:
     await asyncio.sleep(max(0.0, start + call.due - time.perf_counter()))
+    late = time.perf_counter() - start - call.due
     status, degraded = 0, False
     try:
         response = await client.post(f"{url}/{call.kind}", json=call.body)
@@ -85,7 +96,7 @@ async def _send(client: httpx.AsyncClient, url: str, call: Call, start: float, r
         degraded = status == 200 and call.kind == "recommend" and bool(response.json()["degraded"])
     except httpx.HTTPError:
         pass
-    recording.sent.append(Sent(call, time.perf_counter() - start - call.due, status, degraded))
+    recording.sent.append(Sent(call, time.perf_counter() - start - call.due, status, degraded, late))
 
 
 async def _watch(replicas: Sequence[ServedReplica], recording: Recording, start: float) -> None:

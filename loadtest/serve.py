@@ -28,11 +28,13 @@ from loadtest.traffic import Mix, Phase, plan
 SETTINGS = "kv_cache_gib = 0.5\nomp_threads = 1\n"
 WARM_UP = Phase("warm-up", 5.0, 10.0)
 STEP = 1.25
+REFINEMENTS = 2
 SPIKE = 5.0
 STAGES = ("history", "queue", "engine")
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 Checkpoint = Annotated[Path, typer.Option(help="a servable checkpoint; its run's histories.jsonl lies beside it")]
+QUICKSTART = Path("runs/quickstart/checkpoint")
 Replicas = Annotated[int, typer.Option(min=1, help="services, asked in turn")]
 Rate = Annotated[float, typer.Option(min=0.1, help="calls a second")]
 Seconds = Annotated[float, typer.Option(min=1, help="length of the load")]
@@ -87,7 +89,7 @@ async def carry_out(checkpoint: Path, replicas: int, settings: str, mix: Mix, sc
 
 @app.command()
 def steady(
-    checkpoint: Checkpoint,
+    checkpoint: Checkpoint = QUICKSTART,
     rate: Rate = 10.0,
     seconds: Seconds = 60.0,
     replicas: Replicas = 1,
@@ -110,7 +112,7 @@ def steady(
 
 @app.command("step-up")
 def step_up(
-    checkpoint: Checkpoint,
+    checkpoint: Checkpoint = QUICKSTART,
     rate: Rate = 8.0,
     seconds: Seconds = 15.0,
     replicas: Replicas = 1,
@@ -119,29 +121,51 @@ def step_up(
     json_file: JsonFile = None,
     html: Html = None,
 ) -> None:
-    """Rates a quarter higher each, until one is beyond the capacity; then 70 % of it."""
+    """Rates a quarter higher each until one is beyond the capacity, then two between; then 70 % of the best."""
 
     async def scenario(load: Load) -> tuple[dict[str, Any], Recording]:
-        rows: list[dict[str, Any]] = []
-        now, recording = rate, Recording()
-        while not rows or holds(rows[-1]):
-            phases = [Phase(f"{now:.1f}/s", now, seconds)]
-            recording = await load.play(phases)
-            rows += phase_figures(recording, phases, deadline)
-            now *= STEP
-        capacity = rows[-2]["offered_per_second"] if len(rows) > 1 else 0.0
-        if capacity:
-            phases = [Phase("70 % of capacity", 0.7 * capacity, 2 * seconds)]
-            recording = await load.play(phases)
-            rows += phase_figures(recording, phases, deadline)
-        return {"phases": rows, "capacity_per_second": capacity, "p99_ms_at_70_percent": rows[-1]["p99_ms"]}, recording
+        steps = Steps(load, seconds, deadline)
+        good, bad = 0.0, 0.0
+        while not bad:
+            tried = good * STEP or rate
+            good, bad = (tried, 0.0) if await steps.holds(tried) else (good, tried)
+        if not good:
+            raise typer.BadParameter(f"--rate {rate} is beyond the capacity already; begin lower")
+        for _ in range(REFINEMENTS):
+            middle = (good + bad) / 2
+            good, bad = (middle, bad) if await steps.holds(middle) else (good, middle)
+        await steps.play(Phase("70 % of capacity", 0.7 * good, 2 * seconds))
+        found = {"capacity_calls_per_second": round(good, 2), "p99_ms_at_70_percent": steps.rows[-1]["p99_ms"]}
+        return {"phases": steps.rows, **found}, steps.recording
 
     _run("step-up", checkpoint, replicas, Mix(), scenario, settings, json_file, html)
 
 
+class Steps:
+    """Phases played one at a time: their rows, and one recording of all."""
+
+    def __init__(self, load: Load, seconds: float, deadline: float) -> None:
+        self._load, self._seconds, self._deadline = load, seconds, deadline
+        self._played = 0.0
+        self.rows: list[dict[str, Any]] = []
+        self.recording = Recording()
+
+    async def holds(self, rate: float) -> bool:
+        """Whether the replicas stand this many calls a second."""
+        await self.play(Phase(f"{rate:.1f}/s", rate, self._seconds))
+        return holds(self.rows[-1])
+
+    async def play(self, phase: Phase) -> None:
+        """One phase."""
+        recording = await self._load.play([phase])
+        self.rows += phase_figures(recording, [phase], self._deadline)
+        self.recording = self.recording.then(recording, self._played)
+        self._played += phase.seconds
+
+
 @app.command()
 def spike(
-    checkpoint: Checkpoint,
+    checkpoint: Checkpoint = QUICKSTART,
     rate: Rate = 10.0,
     seconds: Seconds = 10.0,
     replicas: Replicas = 1,
@@ -163,7 +187,7 @@ def spike(
 
 @app.command()
 def soak(
-    checkpoint: Checkpoint,
+    checkpoint: Checkpoint = QUICKSTART,
     rate: Rate = 10.0,
     seconds: Seconds = 600.0,
     replicas: Replicas = 1,

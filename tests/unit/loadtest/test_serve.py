@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from loadtest import playback
 from loadtest.load_figures import holds, phase_figures, recovery_seconds, slopes
 from loadtest.load_page import load_page
 from loadtest.playback import Recording, Sample, Sent, play
+from loadtest.serve import Steps
 from loadtest.served_replica import ServedReplica
 from loadtest.traffic import Call, Mix, Phase, plan
 
@@ -76,7 +78,8 @@ async def test_a_slow_answer_delays_no_later_call(unwatched: None) -> None:
     recording = await play([ServedReplica(url, 0)], calls)
     server.close()
     assert len(recording.sent) == 20 and all(one.good and one.latency >= 0.5 for one in recording.sent)
-    assert max(asked) - min(asked) < 20 * 0.5  # one after another would take ten seconds
+    assert max(asked) < min(asked) + 20 * 0.5 / 2  # one after another would take ten seconds
+    assert sum(later - earlier > 0.4 for earlier, later in pairwise(sorted(asked))) == 0
 
 
 async def test_no_answer_is_an_outcome(unwatched: None) -> None:
@@ -88,7 +91,7 @@ def test_phases_are_judged_by_what_was_offered() -> None:
     outcomes = [sent(n / 10) for n in range(90)] + [sent(9 + n / 10, status=503) for n in range(5)] + [sent(9.6, 2.0)]
     row = phase_figures(recorded(*outcomes), [Phase("low", 9.6, 10.0)], deadline=1.0)[0]
     assert (row["goodput_per_second"], row["good_share"], row["shed_share"]) == (9.0, 0.9375, 0.0521)
-    assert row["p99_ms"] == 100.0
+    assert row["p50_ms"] == 100.0 and row["p99_ms"] > 100.0  # the late answer counts, though it is not good
     assert row["engine_cores"] == pytest.approx(0.5) and row["service_cpu_ms_per_call"] == pytest.approx(
         1000 / 96, abs=0.01
     )
@@ -105,9 +108,35 @@ def test_recovery_is_until_all_is_good_again() -> None:
 
 def test_slopes_are_per_hour_and_skip_the_warm_up() -> None:
     found = slopes(recorded(), warm_up=10.0)
-    assert found["service-0_memory_percent_per_hour"] == pytest.approx(3.6, abs=0.01)
-    assert found["engine-0_memory_percent_per_hour"] == pytest.approx(0, abs=1e-6)
-    assert found["service-0_files_percent_per_hour"] == pytest.approx(0, abs=1e-6)
+    assert found["service-0_memory_percent_per_hour"] == pytest.approx([3.6, 0.0], abs=0.01)
+    assert found["engine-0_memory_percent_per_hour"] == pytest.approx([0, 0], abs=1e-6)
+    assert found["service-0_files_percent_per_hour"] == pytest.approx([0, 0], abs=1e-6)
+
+
+class Stretched:
+    """Stands `most` calls a second; beyond, every tenth call is shed."""
+
+    def __init__(self, most: float) -> None:
+        self.most, self.rates = most, list[float]()
+
+    async def play(self, phases: list[Phase]) -> Recording:
+        (phase,) = phases
+        self.rates.append(phase.rate)
+        shed = 503 if phase.rate > self.most else 200
+        return recorded(*(sent(n / 10, status=shed if n % 10 == 0 else 200, phase=phase.name) for n in range(100)))
+
+
+async def test_steps_are_judged_one_by_one_and_laid_end_to_end() -> None:
+    steps = Steps(Stretched(50.0), 10.0, 1.0)  # type: ignore[arg-type]
+    assert [await steps.holds(rate) for rate in (40.0, 60.0)] == [True, False]
+    assert [row["phase"] for row in steps.rows] == ["40.0/s", "60.0/s"]
+    assert [steps.recording.sent[0].call.due, steps.recording.sent[100].call.due] == [0.0, 10.0]
+    assert steps.recording.samples[31].at == 10.0
+
+
+async def test_what_this_program_sent_late_is_told_and_counts(unwatched: None) -> None:
+    recording = await play([ServedReplica("http://127.0.0.1:9", 0)], [Call(-0.2, "p", "recommend", {})])
+    assert recording.sent[0].late >= 0.2 and recording.sent[0].latency >= 0.2
 
 
 def test_the_page_opens_offline() -> None:
