@@ -215,6 +215,8 @@ def quickstart(stand_in: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        # a run in the background begins with SIGINT ignored, and a shell cannot undo that
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     yield process, port
     if process.poll() is None:
