@@ -117,9 +117,10 @@ async def test_a_restart_replays_the_log_to_the_same_catalogue(checkpoint: Check
     async with running(checkpoint, REAL, redis_url=redis_url) as service:
         await service.post("/items", [{"item_id": f"new-{n}", "title": f"like Title {n}"} for n in range(20)])
         await service.item(item_id="new-3", title="like Title 40")
-        before = await mapping(service)
+        before, model = await mapping(service), (await service.client.get("/model")).json()
     async with running(checkpoint, REAL, redis_url=redis_url) as service:
         assert await mapping(service) == before
+        assert (await service.client.get("/model")).json()["catalog_hash"] == model["catalog_hash"]
         assert (await service.item(item_id="new-3", title="like Title 40"))["result"] == "unchanged"
 
 
