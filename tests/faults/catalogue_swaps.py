@@ -7,8 +7,8 @@ from pathlib import Path
 import httpx
 import numpy as np
 
+from loadtest.playback import resident_bytes
 from tests.faults.background_load import BackgroundLoad, failed
-from tests.faults.clients import resident_bytes
 from tests.faults.figure import Figure, count
 from tests.faults.scene import Scene
 from tests.faults.stage import Replica, Stage

@@ -3,10 +3,10 @@
 import asyncio
 import json
 import time
-from pathlib import Path
 
 import httpx
 
+from loadtest.playback import resident_bytes
 from tests.faults.background_load import BackgroundLoad, quantile_ms
 from tests.faults.figure import Figure, Rule, count, milliseconds, seconds
 from tests.faults.scene import Scene
@@ -104,12 +104,6 @@ async def _capacity(at: Stage) -> float:
 def _resident(replica: Replica) -> int:
     """Memory of the service and its engine, bytes."""
     return sum(resident_bytes(pid) for pid in (replica.running.pid, replica.engine_pid))
-
-
-def resident_bytes(pid: int) -> int:
-    """Resident memory of a process."""
-    rows = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(row.split()[1]) * 1024 for row in rows if row.startswith("VmRSS:"))
 
 
 def at_least(name: str, value: float, limit: float) -> Figure:

@@ -13,20 +13,15 @@ from pathlib import Path
 
 import httpx
 import pytest
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
-from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from service.errors import EngineError, StartupError
-from service.model.checkpoint import Checkpoint, copy_text_encoder, open_checkpoint, seal
+from service.model.checkpoint import Checkpoint
 from service.server import DrainingServer, bind, server_config
 from service.settings import load_settings
 from tests.redis_server import RedisServer, free_port
 from tests.service_doubles import running
-from tests.tiny_checkpoint import EMBEDDING_WIDTH, Shape, build
+from tests.tiny_checkpoint import Shape, build
+from tests.tiny_text_encoder import with_text_encoder
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -173,27 +168,7 @@ def flipped(checkpoint: Checkpoint) -> Path:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     """A checkpoint with everything in it, text encoder included."""
     folder = tmp_path_factory.mktemp("whole")
-    made = build(folder / "tiny", Shape())
-    copy_text_encoder(text_encoder(folder), made.folder)
-    seal(made.folder, made.manifest.model_dump(exclude={"files", "model_version"}))
-    return open_checkpoint(made.folder)
-
-
-def text_encoder(folder: Path) -> Path:
-    """A sentence-transformers folder with a random model of three words."""
-    width = EMBEDDING_WIDTH
-    config = BertConfig(
-        vocab_size=4, hidden_size=width, num_hidden_layers=1, num_attention_heads=1, intermediate_size=width
-    )
-    BertModel(config).save_pretrained(folder / "bert")  # type: ignore[no-untyped-call]
-    tokenizer = Tokenizer(WordLevel({"[PAD]": 0, "[UNK]": 1, "a": 2, "film": 3}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = Whitespace()
-    PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=tokenizer, unk_token="[UNK]", pad_token="[PAD]", model_max_length=32
-    ).save_pretrained(folder / "bert")
-    modules = [Transformer(str(folder / "bert")), Pooling(width)]
-    SentenceTransformer(modules=modules, device="cpu").save(str(folder / "encoder"), create_model_card=False)
-    return folder / "encoder"
+    return with_text_encoder(build(folder / "tiny", Shape()), folder)
 
 
 @pytest.fixture
