@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Tra
 
 from service.model.grounded_lm import GroundedLM
 from service.model.semantic_ids import SidSpace
-from training.batches import BatchPlan
+from training.batches import BatchPlan, ItemTokens
 from training.finetune import FinetuneOptions, Finetuner
 
 VOCABULARY, PREFIX = 49_152, tuple(range(9))
@@ -94,7 +94,7 @@ def run_ours(layers: int, clock: Clock) -> None:
 
     plan = _WholeSequences(HISTORY, HISTORY, BATCH, 0)
     options = FinetuneOptions(epochs=MANY, lr=1e-4, patience=MANY)
-    Finetuner(model, codes(), users, plan, options, lambda: 0.0).run(progress=step_done)
+    Finetuner(model, ItemTokens.untitled(codes()), users, plan, options, lambda: 0.0).run(progress=step_done)
 
 
 class _WholeSequences(BatchPlan):

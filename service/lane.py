@@ -29,6 +29,7 @@ from service.fallback import popular_and_new
 from service.metrics import Metrics
 from service.model.new_items import merge, most_new_items
 from service.model.prompt import PromptTemplate
+from service.model.title_tokens import TitleTokens
 from service.new_items import NewItems
 from service.recommendation import RecommendQuery
 
@@ -50,6 +51,7 @@ class LaneOptions:
     patience_ms: int
     cold_new_share: float
     new_item_share: float = 1.0
+    titles: TitleTokens | None = None
 
 
 class CurrentCatalog(Protocol):
@@ -142,7 +144,7 @@ class Lane:
 
     async def _ask(self, ask: Ask, history: Sequence[CatalogItem]) -> Ranked:
         """The model's ranking; one more try when the engine forgot the version."""
-        prompt = self.options.prompt.build([item.sid for item in history])
+        prompt = self._prompt(history)
         for attempt in range(2):
             catalog = self._catalogs.current
             legal = catalog.legal(ask.query.filter, self._excluded(ask))
@@ -154,6 +156,11 @@ class Lane:
             places = self._with_new_items(catalog, legal, history, self._expand(legal, answer), ask)
             return Ranked(catalog, places, history, ask.reasons)
         raise EngineError("the engine holds none of the catalogue versions that were asked for")
+
+    def _prompt(self, history: Sequence[CatalogItem]) -> list[int]:
+        titles = self.options.titles
+        shown = [titles.of(item.item.title) for item in history] if titles else ()
+        return self.options.prompt.build([item.sid for item in history], shown)
 
     async def _call(self, request_id: str, request: BeamRequest, ask: Ask) -> BeamAnswer:
         patient = ask.limit_ms >= self.options.patience_ms

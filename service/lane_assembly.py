@@ -32,6 +32,7 @@ from service.lanes import ServedLane
 from service.metrics import Metrics
 from service.model.checkpoint import QUANTIZER, Checkpoint, open_checkpoint
 from service.model.smoothing import SiblingMixer
+from service.model.title_tokens import TitleTokens
 from service.model_report import model_report, new_item_share
 from service.new_items import NewItems
 from service.opened_codes import OpenedCodes
@@ -112,7 +113,8 @@ class LaneAssembly:
                 run_in_background(stack, self.health, "open_codes", opening.keep(self.settings.open_codes_minutes * 60))
             ingest = Ingest(sync, grounder, log, self.metrics, self.settings.items_timeout_ms)
             await self._carry_over(beside, checkpoint, ingest)
-            lane = self._lane(checkpoint, sync, engine, new_items)
+            titles = await asyncio.to_thread(checkpoint.title_tokens)
+            lane = self._lane(checkpoint, sync, engine, new_items, titles)
             return ServedLane(
                 lane=lane,
                 catalogs=sync,
@@ -193,7 +195,14 @@ class LaneAssembly:
             raise StartupError(f"posted items could not be carried over: {error.detail}") from error
         structlog.get_logger().info("items_carried_over", items=carried)
 
-    def _lane(self, checkpoint: Checkpoint, sync: CatalogSync, engine: Engine, new_items: NewItems | None) -> Lane:
+    def _lane(
+        self,
+        checkpoint: Checkpoint,
+        sync: CatalogSync,
+        engine: Engine,
+        new_items: NewItems | None,
+        titles: TitleTokens,
+    ) -> Lane:
         settings, serving = self.settings, checkpoint.manifest.serving
         options = LaneOptions(
             prompt=checkpoint.prompt,
@@ -203,6 +212,7 @@ class LaneAssembly:
             patience_ms=settings.request_timeout_ms,
             cold_new_share=settings.cold_new_share,
             new_item_share=new_item_share(settings, checkpoint),
+            titles=titles if titles.max_tokens else None,
         )
         return Lane(sync, engine, options, self.metrics, Circuit("engine", EngineError, self.metrics), new_items)
 

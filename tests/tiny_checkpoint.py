@@ -48,6 +48,7 @@ class Shape:
     seed: int = 0
     exclude_seen: bool = True
     spare_codes: int = 0
+    title_tokens: int = 0
 
 
 def build(folder: Path, shape: Shape = Shape()) -> Checkpoint:
@@ -72,6 +73,7 @@ def build(folder: Path, shape: Shape = Shape()) -> Checkpoint:
         exclude_seen=shape.exclude_seen,
     )
     fields["sid"]["spare_codes"] = shape.spare_codes
+    fields["prompt"]["title_tokens"] = shape.title_tokens
     seal(folder, fields)
     return open_checkpoint(folder)
 

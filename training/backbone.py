@@ -19,6 +19,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedT
 
 from service.model.grounded_lm import load_lm
 from service.model.semantic_ids import SidSpace
+from service.model.title_tokens import text_token_ids
 from training.errors import TrainingError
 from training.model_folder import write_model_folder
 from training.smollm2 import SMOLLM2, smollm2_folder
@@ -115,12 +116,6 @@ def add_sid_tokens(backbone: Backbone, levels: int, codes: int) -> SidSpace:
     tokenizer.add_tokens(new, special_tokens=True)
     _check_ids(backbone, space)
     return space
-
-
-def text_token_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """Token ids of plain text: nothing is added, and what looks like a special or SID token stays text."""
-    ids: list[int] = tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids
-    return ids
 
 
 def extend_and_save(

@@ -6,11 +6,11 @@ each epoch leaves out other interactions, so that the model learns what goes tog
 order is a function of seed and epoch alone, so that a stopped run continues with the very next batch. It knows nothing
 of models.
 
-Shapes: B windows, N items in the longest window, L levels.
+Shapes: B windows, N items (of the longest window, or all there are), L levels, T tokens of a title.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -29,11 +29,41 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
+class ItemTokens:
+    """What the model reads of each item: its SID int [N, L], and token ids of its title int64 [N, T].
+
+    A title that is shorter than T has -1 behind its end; T is 0 where prompts show no titles.
+    """
+
+    codes_NL: NDArray[np.integer]
+    title_NT: NDArray[np.int64]
+
+    @classmethod
+    def untitled(cls, codes_NL: NDArray[np.integer]) -> "ItemTokens":
+        """SIDs alone."""
+        return cls(codes_NL, np.empty((len(codes_NL), 0), np.int64))
+
+    @property
+    def length_N(self) -> NDArray[np.int64]:
+        """Tokens of each item."""
+        return np.asarray(self.codes_NL.shape[1] + (self.title_NT >= 0).sum(1))
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
-    """Codes int64 [B, N, L] of right-padded windows, and which items are predicted, bool [B, N]."""
+    """Codes int64 [B, N, L] of right-padded windows, which items are predicted [B, N], and titles int64 [B, N, T].
+
+    Titles have -1 behind their ends, and are None where prompts show none.
+    """
 
     codes_BNL: Tensor
     target_BN: Tensor
+    title_BNT: Tensor | None = None
+
+    def to(self, device: torch.device) -> "Batch":
+        """The same on a device."""
+        title_BNT = None if self.title_BNT is None else self.title_BNT.to(device)
+        return Batch(self.codes_BNL.to(device), self.target_BN.to(device), title_BNT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,18 +125,28 @@ class BatchPlan:
         return [batches[n] for n in random.permutation(len(batches))]
 
 
-def collate(windows: Sequence[Window], codes_NL: NDArray[np.integer]) -> Batch:
-    """Look up the SIDs of a batch of windows."""
+def collate(windows: Sequence[Window], items: ItemTokens) -> Batch:
+    """Look up the SIDs and titles of a batch of windows."""
     longest = max(len(window.items) for window in windows)
     item_BN = np.zeros((len(windows), longest), np.int64)
     target_BN = np.zeros((len(windows), longest), bool)
     for row, window in enumerate(windows):
         item_BN[row, : len(window.items)] = window.items
         target_BN[row, window.first_target : len(window.items)] = True
-    codes_BNL = codes_NL.astype(np.int64)[item_BN]
-    return Batch(torch.from_numpy(codes_BNL), torch.from_numpy(target_BN))
+    codes_BNL = items.codes_NL.astype(np.int64)[item_BN]
+    batch = Batch(torch.from_numpy(codes_BNL), torch.from_numpy(target_BN))
+    return replace(batch, title_BNT=_titles(windows, items, item_BN)) if items.title_NT.shape[1] else batch
 
 
-def num_tokens(windows: Sequence[Window], levels: int, prefix_tokens: int) -> int:
-    """Tokens the model really reads for these windows, padding included."""
-    return len(windows) * (prefix_tokens + levels * max(len(window.items) for window in windows))
+def _titles(windows: Sequence[Window], items: ItemTokens, item_BN: NDArray[np.int64]) -> Tensor:
+    title_BNT = items.title_NT[item_BN]
+    for row, window in enumerate(windows):
+        title_BNT[row, len(window.items) :] = -1
+    return torch.from_numpy(title_BNT)
+
+
+def num_tokens(batch: Batch, prefix_tokens: int) -> int:
+    """Tokens the model really reads for a batch, padding included."""
+    windows, longest, levels = batch.codes_BNL.shape
+    titles = 0 if batch.title_BNT is None else int((batch.title_BNT >= 0).sum((1, 2)).max())
+    return windows * (prefix_tokens + longest * levels + titles)

@@ -118,6 +118,7 @@ class ColdStudy:
             max_items=self.checkpoint.prompt.max_items,
             beam_width=manifest.serving.beam_width,
             offered_N=~self.items.is_new_N,
+            title_NT=self.items.title_NT,
         )
 
 

@@ -68,4 +68,5 @@ def _recommender(checkpoint: Checkpoint, recipe: Recipe) -> BeamRecommender:
         tensors.popularity_N,
         max_items=checkpoint.prompt.max_items,
         beam_width=recipe.evaluate.beam_width,
+        title_NT=checkpoint.title_tokens().rows([item.title for item in checkpoint.items()]),
     )

@@ -30,7 +30,7 @@ class ColdItems:
     """The source's items as a service would hold them, and examples whose history has an item the model knows.
 
     ``row_N`` is an item's row in the checkpoint, -1 for new items; new ones have popularity 0. ``new_records`` is what
-    the M new ones say.
+    the M new ones say, ``title_NT`` what prompts show of all titles.
     """
 
     row_N: NDArray[np.int64]
@@ -40,6 +40,7 @@ class ColdItems:
     valid: tuple[Example, ...]
     test: tuple[Example, ...]
     new_records: tuple[CatalogItem, ...]
+    title_NT: NDArray[np.int64]
 
     @property
     def is_new_N(self) -> NDArray[np.bool_]:
@@ -77,7 +78,8 @@ def read_cold_items(checkpoint: Checkpoint, recipe: Recipe, cache_dir: Path) -> 
     codes_NL[new_M] = posted_sids(checkpoint, embedding_NE[new_M])
     popularity_N = np.where(known_N, tensors.popularity_N[np.maximum(row_N, 0)], 0)
     valid, test = (_examples(dataset, known_N, back) for back in (2, 1))
-    return ColdItems(row_N, codes_NL, embedding_NE, popularity_N, valid, test, new_records)
+    title_NT = checkpoint.title_tokens().rows([item.title for item in dataset.items])
+    return ColdItems(row_N, codes_NL, embedding_NE, popularity_N, valid, test, new_records, title_NT)
 
 
 def posted_sids(checkpoint: Checkpoint, embedding_ME: NDArray[np.float32]) -> NDArray[np.int64]:

@@ -124,10 +124,14 @@ class MemoryRecipe(_Part):
 
 
 class PromptRecipe(_Part):
-    """The fixed text before a history, and how many items a history keeps."""
+    """The fixed text before a history, how many items a history keeps, and how much of each item's title it shows.
+
+    ``title_tokens`` = 0 shows SIDs alone; each token of a title is one more to read in training and serving.
+    """
 
     prefix: str = Field(default="A customer chose these items in order:", min_length=1)
     max_items: int = Field(default=20, ge=1)
+    title_tokens: int = Field(default=0, ge=0, le=512)
 
 
 class FinetuneRecipe(_Part):

@@ -9,17 +9,20 @@ Shapes: N items, L levels, D model width.
 import resource
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from service.model.grounded_lm import GroundedLM
 from service.model.prefix_memory import PrefixMemory
+from service.model.title_tokens import TitleTokens, text_token_ids
 from training.artefacts import memory_config
 from training.backbone import add_sid_tokens, keep_layers, load_backbone
-from training.batches import Window, collate, num_tokens
+from training.batches import ItemTokens, Window, collate, num_tokens
 from training.config import Recipe
 from training.finetune import next_item_loss, parameter_groups
 from training.next_item import batch_plan, options
@@ -43,11 +46,12 @@ def estimate(recipe: Recipe, cache_dir: Path, reporter: Reporter) -> dict[str, A
     data = TrainingData.of(recipe, cache_dir)
     data.describe(reporter)
     epochs = [batch_plan(recipe).epoch(data.split.train, epoch) for epoch in range(recipe.finetune.epochs)]
-    model, all_layers = _untrained(recipe, cache_dir)
+    model, tokenizer, all_layers = _untrained(recipe, cache_dir)
+    items = _item_tokens(recipe, data, tokenizer)
     prefix = model.get_buffer("prefix_ids").numel()
-    tokens = sum(num_tokens(windows, recipe.sids.levels, prefix) for batches in epochs for windows in batches)
-    per_token = _seconds_per_token(model, recipe, len(data.dataset.items), epochs[0])
-    seconds = _seconds(recipe, data, tokens, per_token)
+    tokens = sum(num_tokens(collate(windows, items), prefix) for batches in epochs for windows in batches)
+    per_token = _seconds_per_token(model, recipe, items, epochs[0])
+    seconds = _seconds(recipe, data, tokens, per_token, items)
     seconds["grounding"] = _grounding_seconds(recipe, all_layers, per_token)
     figures = {
         "items": len(data.dataset.items),
@@ -65,8 +69,17 @@ def estimate(recipe: Recipe, cache_dir: Path, reporter: Reporter) -> dict[str, A
     return figures
 
 
-def _untrained(recipe: Recipe, cache_dir: Path) -> tuple[GroundedLM, int]:
-    """The model that would be fine-tuned, and how many layers its backbone has in all."""
+def _item_tokens(recipe: Recipe, data: TrainingData, tokenizer: PreTrainedTokenizerBase) -> ItemTokens:
+    """Made-up SIDs and the real titles."""
+    titles = [item.title for item in data.dataset.items]
+    shape = (len(titles), recipe.sids.levels)
+    codes_NL = np.random.default_rng(0).integers(0, recipe.sids.codes, shape)
+    shown = TitleTokens(partial(text_token_ids, tokenizer), recipe.prompt.title_tokens)
+    return ItemTokens(codes_NL, shown.rows(titles))
+
+
+def _untrained(recipe: Recipe, cache_dir: Path) -> tuple[GroundedLM, PreTrainedTokenizerBase, int]:
+    """The model that would be fine-tuned, its tokenizer, and how many layers its backbone has in all."""
     part = recipe.backbone
     backbone = load_backbone(part.spec, cache_dir=cache_dir, num_layers=None, dtype=torch_dtype(part.dtype))
     all_layers = int(backbone.model.config.num_hidden_layers)
@@ -77,24 +90,23 @@ def _untrained(recipe: Recipe, cache_dir: Path) -> tuple[GroundedLM, int]:
     memory = PrefixMemory(memory_config(recipe.prefix_memory, space), backbone.width)
     head = None if backbone.tied else rows
     parts = ModelParts(backbone, space, prefix, rows, head, memory if recipe.prefix_memory.enabled else None)
-    return parts.assemble(), all_layers
+    return parts.assemble(), backbone.tokenizer, all_layers
 
 
-def _seconds_per_token(model: GroundedLM, recipe: Recipe, items: int, batches: Sequence[list[Window]]) -> float:
-    codes_NL = np.random.default_rng(0).integers(0, model.space.codes, (items, model.space.levels))
+def _seconds_per_token(model: GroundedLM, recipe: Recipe, items: ItemTokens, batches: Sequence[list[Window]]) -> float:
     typical = sorted(batches, key=lambda windows: sum(len(window.items) for window in windows))[len(batches) // 2]
     parameter_groups(model, options(recipe))
-    spent = []
+    batch, spent = collate(typical, items), []
     for _ in range(1 + TIMED_STEPS):
         started = time.monotonic()
-        next_item_loss(model, collate(typical, codes_NL)).backward()  # type: ignore[no-untyped-call]
+        next_item_loss(model, batch).backward()  # type: ignore[no-untyped-call]
         spent.append(time.monotonic() - started)
-    return min(spent[1:]) / num_tokens(typical, model.space.levels, model.get_buffer("prefix_ids").numel())
+    return min(spent[1:]) / num_tokens(batch, model.get_buffer("prefix_ids").numel())
 
 
-def _seconds(recipe: Recipe, data: TrainingData, tokens: int, per_token: float) -> dict[str, float]:
+def _seconds(recipe: Recipe, data: TrainingData, tokens: int, per_token: float, items: ItemTokens) -> dict[str, float]:
     beam_tokens = recipe.evaluate.beam_width * sum(range(1, recipe.sids.levels))
-    prompt_tokens = recipe.prompt.max_items * recipe.sids.levels
+    prompt_tokens = recipe.prompt.max_items * float(items.length_N.mean())
     per_user = (prompt_tokens + beam_tokens) * per_token * BEAM_COST
     users = min(recipe.evaluate.max_users or len(data.split.test), len(data.split.test))
     return {

@@ -110,6 +110,7 @@ class Exported:
             "prompt": {
                 "prefix_ids": model.get_buffer("prefix_ids").tolist(),
                 "max_items": recipe.prompt.max_items,
+                "title_tokens": recipe.prompt.title_tokens,
             },
             "prefix_memory": self._memory_part(),
             "lm": self._language_model_part(),

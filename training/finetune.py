@@ -19,12 +19,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
 from service.model.grounded_lm import GroundedLM
-from training.batches import Batch, BatchPlan, Window, num_tokens
+from training.batches import Batch, BatchPlan, ItemTokens, Window, collate, num_tokens
 from training.errors import ResumeError
 from training.optimizer import MasterAdamW, ParameterGroup
 from training.prefix_memory.base import memory_groups
@@ -81,11 +80,12 @@ class FinetuneState:
 
 def next_item_loss(model: GroundedLM, batch: Batch) -> Tensor:
     """Cross-entropy of a predicted item in nats: summed over levels, averaged over predicted items."""
-    windows, items, levels = batch.codes_BNL.shape
-    prefix = model.get_buffer("prefix_ids").numel()
-    hidden_BTD = model.hidden(model.embed_sequences(batch.codes_BNL))
-    hidden_MLD = hidden_BTD[:, prefix - 1 : -1].reshape(windows, items, levels, -1)[batch.target_BN]
+    hidden_BTD = model.hidden(model.embed_sequences(batch.codes_BNL, batch.title_BNT))
+    position_ML = model.predicting_positions(batch.codes_BNL, batch.title_BNT)[batch.target_BN]
+    window_M = batch.target_BN.nonzero()[:, 0]
+    hidden_MLD = hidden_BTD[window_M[:, None], position_ML]
     code_ML = batch.codes_BNL[batch.target_BN]
+    levels = code_ML.shape[1]
     logits = [model.level_logits(hidden_MLD[:, n], n, code_ML[:, :n]) for n in range(levels)]
     return torch.stack([F.cross_entropy(logits_MK, code_ML[:, n]) for n, logits_MK in enumerate(logits)]).sum()
 
@@ -110,7 +110,7 @@ class Finetuner:
 
     Args:
         model: trained in place; ends with the weights of the best epoch.
-        codes_NL: the items' SIDs.
+        items: the items' SIDs, and their titles where prompts show them.
         train: sequences per user.
         plan: how batches are cut.
         options: how long and how fast.
@@ -122,7 +122,7 @@ class Finetuner:
     def __init__(
         self,
         model: GroundedLM,
-        codes_NL: NDArray[np.integer],
+        items: ItemTokens,
         train: Mapping[str, Sequence[int]],
         plan: BatchPlan,
         options: FinetuneOptions,
@@ -133,18 +133,18 @@ class Finetuner:
         if alignment is None and (options.alignment_steps or options.alignment_weight):
             raise ValueError("the options ask for alignment, but there are no pairs")
         self.model, self.state = model, FinetuneState()
-        self._codes_NL, self._train, self._plan, self._options = codes_NL, train, plan, options
+        self._items, self._train, self._plan, self._options = items, train, plan, options
         self._validate, self._alignment = validate, alignment
         self._processes = processes
         if model.memory is not None and processes.share.count > 1:
             model.memory.sparse_gradients = False  # DDP's float32 average and FSDP know dense gradients only
         self._weights = [weight for group in parameter_groups(model, options) for weight in group.parameters]
-        self._trainee = Trainee(model, codes_NL, next_item_loss, alignment, processes)
+        self._trainee = Trainee(model, items, next_item_loss, alignment, processes)
         groups = parameter_groups(self._trainee.trained, options)
         self.total_steps = options.alignment_steps + plan.total_steps(train, options.epochs)
         self._optimizer = MasterAdamW(groups, self.total_steps, warmup=self._warmup())
         self._best: list[Tensor] = []
-        self._fingerprint = f"{plan} {options} {model.space} {self.total_steps} {model.dtype}"
+        self._fingerprint = f"{plan} {options} {model.space} {items.title_NT.shape} {self.total_steps} {model.dtype}"
 
     def _warmup(self) -> int:
         """A tenth of the steps at most, or a small data set would be over before it is warm."""
@@ -206,7 +206,7 @@ class Finetuner:
         self._trainee.backward(loss + weight * pairs if weight else loss)
         norm = self._optimizer.step()
         mine = self._processes.share.of(windows) or windows[:1]
-        tokens = num_tokens(mine, self._codes_NL.shape[1], self.model.get_buffer("prefix_ids").numel())
+        tokens = num_tokens(collate(mine, self._items), self.model.get_buffer("prefix_ids").numel())
         return {"epoch": self.state.epoch, "loss": float(loss.detach()), "gradient_norm": norm, "tokens": tokens}
 
     def _timed(self, step: Callable[[], dict[str, Any]]) -> dict[str, Any]:

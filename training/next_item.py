@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from service.model.grounded_lm import GroundedLM
 from training.backbone import Backbone
-from training.batches import BatchPlan
+from training.batches import BatchPlan, ItemTokens
 from training.config import Recipe
 from training.evaluate import sample
 from training.finetune import FinetuneOptions, Finetuner, Validate
@@ -44,7 +44,7 @@ def train_next_item(
     model: GroundedLM,
     recipe: Recipe,
     data: TrainingData,
-    codes_NL: NDArray[np.int64],
+    items: ItemTokens,
     run: RunFolder,
     alignment: Alignment | None = None,
     processes: Processes = ALONE,
@@ -56,11 +56,11 @@ def train_next_item(
     state_file = run.state_file("finetune")
     tuner = Finetuner(
         model,
-        codes_NL,
+        items,
         data.split.train,
         batch_plan(recipe),
         options(recipe),
-        _validation(model, recipe, data, codes_NL),
+        _validation(model, recipe, data, items),
         alignment,
         processes,
     )
@@ -114,13 +114,18 @@ def _alignment_pairs(recipe: Recipe, steps: int) -> int:
     return part.alignment_batch_size * (part.alignment_steps + (steps if part.alignment_weight else 0))
 
 
-def _validation(model: GroundedLM, recipe: Recipe, data: TrainingData, codes_NL: NDArray[np.int64]) -> Validate:
+def _validation(model: GroundedLM, recipe: Recipe, data: TrainingData, items: ItemTokens) -> Validate:
     examples = sample(data.split.valid, recipe.finetune.valid_users, recipe.seed)
     exclude_seen = data.exclude_seen(recipe.serving.exclude_seen)
 
     def validate() -> float:
         recommender = BeamRecommender(
-            model, codes_NL, data.popularity_N, max_items=recipe.prompt.max_items, beam_width=VALID_BEAM
+            model,
+            items.codes_NL,
+            data.popularity_N,
+            max_items=recipe.prompt.max_items,
+            beam_width=VALID_BEAM,
+            title_NT=items.title_NT,
         )
         found = recommender.recommend([example.history for example in examples], exclude_seen=exclude_seen)
         return float(gains(target_ranks(found.items, [example.target for example in examples]), VALID_K).mean())

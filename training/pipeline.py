@@ -8,7 +8,7 @@ Shapes: N items, L levels, E embedding width.
 
 import json
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 
 from service.model.grounded_lm import GroundedLM
 from service.model.semantic_ids import SidSpace
+from service.model.title_tokens import TitleTokens, text_token_ids
 from training import artefacts
 from training.backbone import Backbone, add_sid_tokens, load_backbone
+from training.batches import ItemTokens
 from training.compared import Studied, baselines_of
 from training.config import Recipe
 from training.embed import resolve_encoder, texts
@@ -211,6 +213,7 @@ class Pipeline:
             self.data.popularity_N,
             max_items=self.recipe.prompt.max_items,
             beam_width=self.recipe.evaluate.beam_width,
+            title_NT=self._item_tokens(self.trained[0].backbone).title_NT,
         )
 
     def evaluation(self) -> Evaluation:
@@ -250,8 +253,14 @@ class Pipeline:
         if self.recipe.backbone.gradient_checkpointing:
             model.lm.gradient_checkpointing_enable({"use_reentrant": False})
         alignment = alignment_of(model, self.recipe, parts.backbone, self.codes_NL, texts(self.data.dataset.items))
-        result = train_next_item(model, self.recipe, self.data, self.codes_NL, self.run, alignment, self._processes)
+        items = self._item_tokens(parts.backbone)
+        result = train_next_item(model, self.recipe, self.data, items, self.run, alignment, self._processes)
         return parts, model, result
+
+    def _item_tokens(self, backbone: Backbone) -> ItemTokens:
+        tokenize = partial(text_token_ids, backbone.tokenizer)
+        titles = TitleTokens(tokenize, self.recipe.prompt.title_tokens)
+        return ItemTokens(self.codes_NL, titles.rows([item.title for item in self.data.dataset.items]))
 
     def _grounding_context(self, backbone: Backbone, space: SidSpace) -> GroundingContext:
         codebooks_LKE = artefacts.read_quantizer(self.identified.folder).codebooks_LKD.numpy()
@@ -269,8 +278,11 @@ class Pipeline:
         }
 
     def _teacher_forced(self, evaluation: Evaluation) -> list[float]:
+        parts, model = self.trained
         max_items = self.recipe.prompt.max_items
-        return teacher_forced_accuracy(self.trained[1], self.codes_NL, evaluation.examples, max_items=max_items)
+        return teacher_forced_accuracy(
+            model, self._item_tokens(parts.backbone), evaluation.examples, max_items=max_items
+        )
 
     def _collisions(self) -> dict[str, float]:
         return {"collision_rate": self.identified.read_json("report.json")["collision_rate"]}

@@ -114,6 +114,7 @@ class BeamRecommender(SidRecommender):
         max_items: how much history the prompt holds.
         beam_width: SIDs kept per level, at least as many as items wanted.
         offered_N: see `SidRecommender`.
+        title_NT: token ids of the items' titles, -1 behind their ends, if prompts show them.
     """
 
     def __init__(
@@ -125,13 +126,20 @@ class BeamRecommender(SidRecommender):
         max_items: int,
         beam_width: int,
         offered_N: NDArray[np.bool_] | None = None,
+        title_NT: NDArray[np.int64] | None = None,
     ) -> None:
         super().__init__(codes_NL, model.space.codes, popularity_N, beam_width=beam_width, offered_N=offered_N)
         prefix = tuple(int(token) for token in model.get_buffer("prefix_ids"))
-        self._model, self._prompt = model, PromptTemplate(model.space, prefix, max_items)
+        shown = 0 if title_NT is None else title_NT.shape[1]
+        rows = title_NT.tolist() if title_NT is not None and shown else []
+        self._titles = [[token for token in row if token >= 0] for row in rows]
+        self._model, self._prompt = model, PromptTemplate(model.space, prefix, max_items, shown)
 
     def beam_model(self, histories: Sequence[Sequence[int]]) -> BeamModel:
         """See `SidRecommender.beam_model`."""
         self._model.eval()
-        prompts = [self._prompt.build([self._sids[item] for item in history]) for history in histories]
-        return TorchBeamModel(self._model, prompts)
+        return TorchBeamModel(self._model, [self._prompt_of(history) for history in histories])
+
+    def _prompt_of(self, history: Sequence[int]) -> list[int]:
+        titles = [self._titles[item] for item in history] if self._titles else ()
+        return self._prompt.build([self._sids[item] for item in history], titles)

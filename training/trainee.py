@@ -10,17 +10,15 @@ import copy
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from service.model.grounded_lm import GroundedLM
-from training.batches import Batch, Window, collate
+from training.batches import Batch, ItemTokens, Window, collate
 from training.processes import Processes, Sharding, Share, peers_named
 from training.sharded import whole
 
@@ -47,14 +45,14 @@ class TrainingStep(nn.Module):
     def __init__(
         self,
         model: GroundedLM,
-        codes_NL: NDArray[np.integer],
+        items: ItemTokens,
         loss: NextItemLoss,
         alignment: Alignment | None,
         share: Share,
     ) -> None:
         super().__init__()
         self.model, self.alignment = model, alignment
-        self._codes_NL, self._loss, self._share = codes_NL, loss, share
+        self._item_tokens, self._loss, self._share = items, loss, share
 
     def forward(self, windows: Sequence[Window], pair_step: int | None) -> tuple[Tensor, Tensor]:
         """``(next-item loss, pair loss)``, a zero in the place of what the step does not ask for."""
@@ -66,9 +64,8 @@ class TrainingStep(nn.Module):
     def _items(self, windows: Sequence[Window]) -> Tensor:
         mine = self._share.of(windows)
         scale = self._share.scale(_targets(mine), _targets(windows))
-        batch = collate(mine or windows[:1], self._codes_NL)
-        device = self.model.sid_rows.device
-        return scale * self._loss(self.model, Batch(batch.codes_BNL.to(device), batch.target_BN.to(device)))
+        batch = collate(mine or windows[:1], self._item_tokens)
+        return scale * self._loss(self.model, batch.to(self.model.sid_rows.device))
 
 
 class Trainee:
@@ -81,13 +78,13 @@ class Trainee:
     def __init__(
         self,
         model: GroundedLM,
-        codes_NL: NDArray[np.integer],
+        items: ItemTokens,
         loss: NextItemLoss,
         alignment: Alignment | None,
         processes: Processes,
     ) -> None:
         self._model = model
-        step = TrainingStep(model, codes_NL, loss, alignment, processes.share)
+        step = TrainingStep(model, items, loss, alignment, processes.share)
         if processes.sharding is not None or processes.device.type != "cpu":
             step = copy.deepcopy(step)
         self.trained: GroundedLM = step.model

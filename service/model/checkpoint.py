@@ -35,6 +35,7 @@ from service.model.prefix_memory import PrefixMemory, PrefixMemoryConfig
 from service.model.prompt import PromptTemplate
 from service.model.quantizer import ResidualQuantizer
 from service.model.semantic_ids import SidSpace
+from service.model.title_tokens import TitleTokens, load_title_tokens
 
 MANIFEST = "manifest.json"
 LM_FOLDER = "lm"
@@ -138,6 +139,10 @@ class Checkpoint:
             raise CheckpointError(f"{path}: the vocabulary ends before the SID tokens do")
         return given, said
 
+    def title_tokens(self) -> TitleTokens:
+        """What prompts show of titles: nothing, unless the model was trained with them."""
+        return load_title_tokens(self.lm_folder, self.prompt.title_tokens)
+
     def quantizer(self) -> ResidualQuantizer:
         """The frozen quantiser.
 
@@ -178,8 +183,9 @@ def open_checkpoint(folder: Path, *, verify: bool = True) -> Checkpoint:
         )
     _check_language_model(folder, manifest)
     _check_prompt(folder, manifest)
+    part = manifest.prompt
     return Checkpoint(
-        folder, manifest, space, PromptTemplate(space, manifest.prompt.prefix_ids, manifest.prompt.max_items)
+        folder, manifest, space, PromptTemplate(space, part.prefix_ids, part.max_items, part.title_tokens)
     )
 
 
@@ -335,11 +341,12 @@ def _check_prompt(folder: Path, manifest: Manifest) -> None:
         raise CheckpointError(f"{folder / MANIFEST}: prompt.prefix_ids lie outside the vocabulary")
     path = folder / LM_FOLDER / "config.json"
     positions = json.loads(path.read_bytes()).get("max_position_embeddings")
-    longest = len(manifest.prompt.prefix_ids) + (manifest.prompt.max_items + 1) * manifest.sid.levels
+    item_tokens = manifest.sid.levels + manifest.prompt.title_tokens
+    longest = len(manifest.prompt.prefix_ids) + manifest.prompt.max_items * item_tokens + manifest.sid.levels
     if positions is not None and longest > positions:
         raise CheckpointError(
-            f"{folder / MANIFEST}: prompt.max_items {manifest.prompt.max_items} needs {longest} positions, "
-            f"{path.name} allows {positions}"
+            f"{folder / MANIFEST}: prompt.max_items {manifest.prompt.max_items} of {item_tokens} tokens "
+            f"needs {longest} positions, {path.name} allows {positions}"
         )
 
 

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from service.model.checkpoint import Checkpoint
+from service.model.item_blocks import code_positions, token_order
 from service.model.prefix_memory import PrefixMemory, current_item_prefix
 from service.model.semantic_ids import SidSpace
 
@@ -59,10 +60,25 @@ class GroundedLM(nn.Module):
         embedded: Tensor = self.lm.get_input_embeddings()(self.get_buffer("prefix_ids"))
         return embedded.to(self.dtype)
 
-    def embed_sequences(self, codes_BNL: Tensor) -> Tensor:
-        """Prefix and items side by side, [B, P + N * L, D]; positions of padding items hold code 0 and mean nothing."""
+    def embed_sequences(self, codes_BNL: Tensor, title_BNT: Tensor | None = None) -> Tensor:
+        """Prefix and items side by side, [B, P + N * L, D]; positions of padding items hold code 0 and mean nothing.
+
+        With ``title_BNT``, token ids of titles and -1 behind their ends, each item is followed by its title, and the
+        length is that of the longest sequence.
+        """
         prefix = self.embed_prefix().expand(codes_BNL.shape[0], -1, -1)
-        return torch.cat([prefix, self.embed_items(codes_BNL).flatten(1, 2)], 1)
+        items = self.embed_items(codes_BNL)
+        if title_BNT is None:
+            return torch.cat([prefix, items.flatten(1, 2)], 1)
+        titles = self.lm.get_input_embeddings()(title_BNT.clamp(min=0)).to(self.dtype)
+        blocks_BMD = torch.cat([items, titles], 2).flatten(1, 2)
+        order_BM = token_order(self.space.levels, title_BNT)
+        return torch.cat([prefix, blocks_BMD.gather(1, order_BM[..., None].expand(-1, -1, blocks_BMD.shape[2]))], 1)
+
+    def predicting_positions(self, codes_BNL: Tensor, title_BNT: Tensor | None = None) -> Tensor:
+        """Where in `embed_sequences` each code is predicted: the token before it, int64 [B, N, L]."""
+        nothing = codes_BNL.new_empty((*codes_BNL.shape[:2], 0)) if title_BNT is None else title_BNT
+        return self.get_buffer("prefix_ids").numel() - 1 + code_positions(self.space.levels, nothing)
 
     def embed_tokens(self, token_BT: Tensor) -> Tensor:
         """Any token ids [B, T] -> input embeddings, each SID token's memory found by looking back, [B, T, D]."""

@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from service.model.new_items import NewItemDial
 
-SCHEMA_VERSION: Literal[3] = 3
-READABLE_VERSIONS = (1, 2, 3)  # 1 knew nothing of `NewItemPart`, 2 of spare codes
+SCHEMA_VERSION: Literal[4] = 4
+READABLE_VERSIONS = (1, 2, 3, 4)  # 1 knew nothing of `NewItemPart`, 2 of spare codes, 3 of titles in prompts
 
 
 class _Part(BaseModel):
@@ -47,10 +47,11 @@ class SidPart(_Part):
 
 
 class PromptPart(_Part):
-    """How a history becomes a prompt."""
+    """How a history becomes a prompt; of each item's title the first ``title_tokens`` tokens follow its SID."""
 
     prefix_ids: tuple[int, ...] = Field(min_length=1)
     max_items: int = Field(ge=1, le=100_000)
+    title_tokens: int = Field(default=0, ge=0, le=512)
 
 
 class PrefixMemoryPart(_Part):
@@ -135,7 +136,7 @@ class DataPart(_Part):
 class Manifest(_Part):
     """Everything the service must know before it opens a tensor."""
 
-    schema_version: Literal[1, 2, 3] = SCHEMA_VERSION
+    schema_version: Literal[1, 2, 3, 4] = SCHEMA_VERSION
     model_version: str
     created_at: str
     sid: SidPart

@@ -1,5 +1,6 @@
 """What POST /recommend promises beyond the plain case: batches, filters, explanations, mixes, long histories."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from service.errors import EngineError
 from service.model.checkpoint import Checkpoint
 from tests.service_doubles import Running, ids, running
+from tests.tiny_checkpoint import Shape, build
 
 HISTORY = ["item-3", "item-4", "item-5"]
 
@@ -163,6 +165,17 @@ async def test_a_history_longer_than_the_model_loses_whole_items_from_its_old_en
     recent = [sids[n % 60] for n in range(7, longest + 7)]
     assert service.engine.requests[-1].prompt_ids == checkpoint.prompt.build(recent)
     assert "rec_history_truncated_total 1.0" in (await service.client.get("/metrics")).text
+
+
+async def test_prompts_show_titles_of_trained_and_posted_items_if_the_model_was_trained_so(tmp_path: Path) -> None:
+    titled = build(tmp_path / "titled", Shape(title_tokens=3))
+    async with running(titled) as service:
+        posted = await service.item(item_id="new", title="w7 w8 w9 w10")
+        await service.recommend(history=["item-4", "new"])
+        sids = [tuple(titled.catalog_tensors().codes_NL[4].tolist()), tuple(posted["semantic_id"])]
+        prompt = service.engine.requests[-1].prompt_ids
+        assert prompt == titled.prompt.build(sids, [titled.title_tokens().of("Title 4"), (7, 8, 9)])
+        assert len(prompt) == len(titled.prompt.prefix_ids) + 3 + 2 + 3 + 3
 
 
 async def test_the_engine_is_told_how_many_are_wanted_and_until_when(service: Running) -> None:

@@ -8,16 +8,19 @@ import asyncio
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from service.engine.base import BeamAnswer, BeamRequest, CatalogDelta
 from service.errors import UnknownVersionError
 from service.model.semantic_ids import Sid
 from service.model.smoothing import SiblingMixer
 from tests.parity.twin import Twin
+from tests.tiny_checkpoint import TEXT_WORDS
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.filterwarnings("ignore")]
 BOUND = 1e-3
@@ -25,17 +28,28 @@ LENGTHS = (1, 3, 11, 12, 25, 40)
 
 
 @torch.no_grad()
-def training_log_probs(twin: Twin, history: Sequence[Sid]) -> dict[Sid, list[float]]:
+def training_log_probs(
+    twin: Twin, history: Sequence[Sid], titles: Sequence[Sequence[int]] = ()
+) -> dict[Sid, list[float]]:
     """Log-probability of every level of every item by the training forward over whole sequences: no cache, no beam."""
     codes_NL = torch.from_numpy(twin.codes_NL)
     past = torch.tensor(history).expand(len(codes_NL), -1, -1)
-    hidden = twin.model.hidden(twin.model.embed_sequences(torch.cat([past, codes_NL[:, None]], 1)))
-    first = len(twin.checkpoint.prompt.prefix_ids) + past.shape[1] * codes_NL.shape[1] - 1
+    title_BNT = title_blocks(titles).expand(len(codes_NL), -1, -1) if titles else None
+    codes_BNL = torch.cat([past, codes_NL[:, None]], 1)
+    hidden = twin.model.hidden(twin.model.embed_sequences(codes_BNL, title_BNT))
+    before_BL = twin.model.predicting_positions(codes_BNL, title_BNT)[:, -1]
     columns = []
     for level in range(codes_NL.shape[1]):
-        logp = torch.log_softmax(twin.model.level_logits(hidden[:, first + level], level), -1)
+        logp = torch.log_softmax(twin.model.level_logits(hidden[:, before_BL[0, level]], level), -1)
         columns.append(logp.gather(1, codes_NL[:, level, None])[:, 0])
     return dict(zip(twin.sids, torch.stack(columns, 1).tolist(), strict=True))
+
+
+def title_blocks(titles: Sequence[Sequence[int]]) -> torch.Tensor:
+    """Titles of a history and of the item to predict, which has none yet, int64 [1, N + 1, T]."""
+    rows = [torch.tensor(title) for title in titles]
+    empty = torch.full((max(map(len, titles)),), -1)
+    return pad_sequence([*rows, empty], batch_first=True, padding_value=-1)[None]
 
 
 def ask(twin: Twin, history: Sequence[Sid], width: int, version: int = 0, excluded: Sequence[Sid] = ()) -> BeamRequest:
@@ -75,6 +89,23 @@ async def test_every_level_of_every_item_equals_the_training_model(twin: Twin) -
         assert [list(answer.sids) for answer in answers] == [brute_force(truth) for truth in truths]
         for answer, truth in zip(answers, truths, strict=True):
             assert answer.scores == pytest.approx([sum(truth[sid]) for sid in answer.sids], abs=BOUND)
+
+
+async def test_titles_between_the_items_are_read_as_in_training(twin: Twin) -> None:
+    """Longer than a step of 32 tokens, so that steps split them anywhere; asked twice, so that they are cached."""
+    random = np.random.default_rng(4)
+    prompt = replace(twin.checkpoint.prompt, title_tokens=5)
+    requests, truths = [], []
+    for items in (1, 4, 12):
+        history = twin.history(items, seed=50 + items)
+        titles = [random.integers(3, TEXT_WORDS, random.integers(1, 6)).tolist() for _ in history]
+        requests.append(BeamRequest(prompt.build(history, titles), 200, 0))
+        truths.append(training_log_probs(twin, history, titles))
+    for answers in (await vllm_answers(twin, requests), await vllm_answers(twin, requests)):
+        assert worst(answers, truths) <= BOUND
+    assert worst([await twin.torch.recommend("reference", request) for request in requests], truths) <= BOUND
+    untitled = [training_log_probs(twin, twin.history(items, seed=50 + items)) for items in (1, 4, 12)]
+    assert worst(answers, untitled) > 100 * BOUND
 
 
 async def test_a_returning_user_is_read_from_the_prefix_cache_with_equal_scores(twin: Twin) -> None:

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from service.model.grounded_lm import GroundedLM
 from tests.training.test_finetune import CODES, TRAIN, model_and_backbone
-from training.batches import BatchPlan
+from training.batches import BatchPlan, ItemTokens
 from training.finetune import FinetuneOptions, Finetuner
 from training.grounding.pair_loss import PairLoss
 from training.grounding.templates import PairMaker
@@ -32,7 +32,9 @@ def fine_tuner(model: GroundedLM, made: Any, wanted: dict[str, Any], processes: 
         return next(scores)
 
     # seven windows a batch and one process more than the last batch has windows, sometimes
-    return Finetuner(model, CODES, TRAIN, BatchPlan(5, 5, 7, seed=0), options, validate, loss, processes)
+    return Finetuner(
+        model, ItemTokens.untitled(CODES), TRAIN, BatchPlan(5, 5, 7, seed=0), options, validate, loss, processes
+    )
 
 
 def run(wanted: dict[str, Any], processes: Processes) -> None:

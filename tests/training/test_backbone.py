@@ -7,8 +7,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from service.model.semantic_ids import SidSpace
+from service.model.title_tokens import text_token_ids
 from tests.training.tiny_backbone import WIDTH, backbone, saved
-from training.backbone import Backbone, add_sid_tokens, extend_and_save, load_backbone, text_token_ids
+from training.backbone import Backbone, add_sid_tokens, extend_and_save, load_backbone
 from training.errors import TrainingError
 
 FAMILIES = ("llama", "qwen2", "qwen3", "gemma")

@@ -24,7 +24,14 @@ def world(users: int = 400, seed: int = 0) -> tuple[ColdItems, Group, Group]:
     row_N = np.concatenate([np.arange(KNOWN), np.full(NEW, -1)])
     records = tuple(CatalogItem(f"n{n}", f"title {n}") for n in range(NEW))
     items = ColdItems(
-        row_N, np.zeros((KNOWN + NEW, 2), np.int64), embedding.astype(np.float32), row_N * 0, (), (), records
+        row_N,
+        np.zeros((KNOWN + NEW, 2), np.int64),
+        embedding.astype(np.float32),
+        row_N * 0,
+        (),
+        (),
+        records,
+        np.empty((KNOWN + NEW, 0), np.int64),
     )
     groups = []
     for first, last, count in ((KNOWN, KNOWN + NEW, users // 10), (0, KNOWN, users)):

@@ -11,7 +11,7 @@ from service.model.prefix_memory import PrefixMemory, PrefixMemoryConfig
 from service.model.semantic_ids import SidSpace
 from tests.training.tiny_backbone import WIDTH, backbone
 from training.backbone import Backbone, add_sid_tokens
-from training.batches import Batch, BatchPlan
+from training.batches import Batch, BatchPlan, ItemTokens
 from training.errors import ResumeError
 from training.finetune import FinetuneOptions, Finetuner, next_item_loss, parameter_groups
 from training.grounding.pair_loss import PairLoss
@@ -35,7 +35,9 @@ def tiny_model(*, tied: bool = True) -> GroundedLM:
 def tuner(model: GroundedLM, *, epochs: int = 3, values: list[float] | None = None, patience: int = 9) -> Finetuner:
     scores = iter(values or [0.1 * n for n in range(99)])
     options = FinetuneOptions(epochs=epochs, lr=0.01, warmup_steps=2, save_every=2, patience=patience)
-    return Finetuner(model, CODES, TRAIN, BatchPlan(5, 5, 8, seed=0), options, lambda: next(scores))
+    return Finetuner(
+        model, ItemTokens.untitled(CODES), TRAIN, BatchPlan(5, 5, 8, seed=0), options, lambda: next(scores)
+    )
 
 
 def aligned(model: GroundedLM, made: Backbone, *, steps: int, weight: float) -> Finetuner:
@@ -45,7 +47,7 @@ def aligned(model: GroundedLM, made: Backbone, *, steps: int, weight: float) -> 
     options = FinetuneOptions(
         epochs=1, lr=0.01, warmup_steps=2, save_every=2, alignment_steps=steps, alignment_weight=weight
     )
-    return Finetuner(model, CODES, TRAIN, BatchPlan(5, 5, 8, seed=0), options, lambda: 1.0, loss)
+    return Finetuner(model, ItemTokens.untitled(CODES), TRAIN, BatchPlan(5, 5, 8, seed=0), options, lambda: 1.0, loss)
 
 
 def model_and_backbone() -> tuple[GroundedLM, Backbone]:
@@ -99,7 +101,7 @@ def test_an_interrupted_alignment_ends_with_the_same_weights(tmp_path: Path) -> 
 def test_alignment_without_pairs_is_refused() -> None:
     options = FinetuneOptions(epochs=1, lr=0.01, alignment_steps=5)
     with pytest.raises(ValueError, match="no pairs"):
-        Finetuner(tiny_model(), CODES, TRAIN, BatchPlan(5, 5, 8, seed=0), options, lambda: 1.0)
+        Finetuner(tiny_model(), ItemTokens.untitled(CODES), TRAIN, BatchPlan(5, 5, 8, seed=0), options, lambda: 1.0)
 
 
 @torch.no_grad()

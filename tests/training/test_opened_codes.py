@@ -33,7 +33,9 @@ def posted(spare: Checkpoint) -> ColdItems:
     row_N = np.array([*range(SHAPE.items), *[-1] * len(texts)])
     codes_NL = np.concatenate([tensors.codes_NL, posted_sids(spare, new_ME)]).astype(np.int64)
     embedding_NE = np.concatenate([tensors.embedding_NE, new_ME])
-    return ColdItems(row_N, codes_NL, embedding_NE, np.zeros(len(row_N), np.int64), (), (), ())
+    return ColdItems(
+        row_N, codes_NL, embedding_NE, np.zeros(len(row_N), np.int64), (), (), (), np.empty((len(row_N), 0), np.int64)
+    )
 
 
 async def test_items_move_to_the_sids_and_engines_get_the_rows_that_a_service_gives(spare: Checkpoint) -> None:

@@ -7,6 +7,8 @@ import torch
 from service.model.grounded_lm import GroundedLM
 from service.model.semantic_ids import SidSpace
 from tests.training.tiny_backbone import WIDTH, backbone
+from training.batches import ItemTokens, Window, collate
+from training.finetune import next_item_loss
 from training.recommender import BeamRecommender
 
 CODES = np.array([[0, 0], [0, 1], [1, 0], [2, 2], [2, 0], [1, 0]])
@@ -47,6 +49,25 @@ def test_the_order_is_that_of_scoring_every_item(model: GroundedLM, history: tup
     assert [scores[tuple(CODES[item])] for item in found] == sorted(
         (scores[tuple(row)] for row in CODES.tolist()), reverse=True
     )
+
+
+@torch.no_grad()
+def test_prompts_with_titles_are_scored_as_training_reads_them(model: GroundedLM) -> None:
+    """The loss of a window is minus the beam's score of its last item, titles of all lengths between them."""
+    titles = np.array([[1, 2, 3], [4, -1, -1], [-1, -1, -1], [5, 6, -1], [7, -1, -1], [8, 9, 10]])
+    items = ItemTokens(CODES, titles)
+    ours = BeamRecommender(model, CODES, POPULARITY, max_items=4, beam_width=6, title_NT=titles)
+    histories = [(0,), (1, 2), (3, 4, 0, 5)]
+    answers = ours.recommend(histories, exclude_seen=False)
+    for history, found, scores in zip(histories, answers.items, answers.scores, strict=True):
+        windows = [Window((*history, item), len(history)) for item in found]
+        alone = [-float(next_item_loss(model, collate([window], items))) for window in windows]
+        assert scores == pytest.approx(alone, abs=1e-5)
+        whole = next_item_loss(model, collate([*windows, Window((2, 0, 3, 1, 4), 1)], items))
+        rest = next_item_loss(model, collate([Window((2, 0, 3, 1, 4), 1)], items))
+        assert float(whole) == pytest.approx((-sum(alone) + 4 * float(rest)) / (len(alone) + 4), abs=1e-5)
+    plain = recommender(model).recommend(histories, exclude_seen=False)
+    assert plain.scores != answers.scores
 
 
 def test_a_bucket_is_ranked_by_popularity(model: GroundedLM) -> None:

@@ -6,6 +6,7 @@ import torch
 from service.model.grounded_lm import GroundedLM
 from service.model.semantic_ids import SidSpace
 from tests.training.tiny_backbone import WIDTH, backbone
+from training.batches import ItemTokens
 from training.data import Example
 from training.teacher_forced import teacher_forced_accuracy
 
@@ -34,6 +35,6 @@ def test_it_is_what_asking_level_by_level_gives() -> None:
     given = model()
     examples = [Example("u", history, target) for history in HISTORIES for target in range(6)]
     wanted = np.mean([one_by_one(given, e.history[-4:], e.target) for e in examples], 0)
-    found = teacher_forced_accuracy(given, CODES, examples, max_items=4, batch_size=5)
+    found = teacher_forced_accuracy(given, ItemTokens.untitled(CODES), examples, max_items=4, batch_size=5)
     assert found == wanted.tolist()
     assert min(found) > 0 and max(found) < 1

@@ -83,7 +83,9 @@ class SmoothedBeam:
         return found
 
     def _prompt(self, example: Example) -> list[int]:
-        return list(self.checkpoint.prompt.build([tuple(self.items.codes_NL[i].tolist()) for i in example.history]))
+        sids = [tuple(self.items.codes_NL[item].tolist()) for item in example.history]
+        rows = self.items.title_NT[list(example.history)].tolist()
+        return list(self.checkpoint.prompt.build(sids, [[token for token in row if token >= 0] for row in rows]))
 
     def _query(self, trie: LiveTrie, buckets: dict[tuple[int, ...], list[int]], example: Example) -> BeamQuery:
         seen = set(example.history)

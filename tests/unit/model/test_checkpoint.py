@@ -93,8 +93,8 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "missing manifest": (lambda folder: (folder / "manifest.json").unlink(), r"manifest\.json: not found"),
     "empty manifest": (overwrite("manifest.json"), r"manifest\.json: cannot be read"),
     "newer manifest": (
-        edit_manifest(schema_version=4),
-        r"manifest\.json: schema version 4, this program reads 1 and 2 and 3",
+        edit_manifest(schema_version=5),
+        r"manifest\.json: schema version 5, this program reads 1 and 2 and 3 and 4",
     ),
     "unknown field": (edit_manifest(surprise=1), r"manifest\.json: surprise"),
     "flipped bit": (flip_bit, r"model\.safetensors: its sha256"),
@@ -125,7 +125,7 @@ def test_a_new_dial_leaves_files_and_model_version_as_they_are(copy: Path) -> No
     change_manifest(copy, {"smoothing": smoothing})
     after = open_checkpoint(copy).manifest
     assert after.smoothing.new_items is not None and after.smoothing.new_items.bias == -0.5
-    assert (after.model_version, after.files, after.schema_version) == (before.model_version, before.files, 3)
+    assert (after.model_version, after.files, after.schema_version) == (before.model_version, before.files, 4)
 
 
 def test_a_dial_that_makes_no_sense_is_not_written(copy: Path) -> None:
@@ -206,7 +206,7 @@ def test_a_catalogue_that_does_not_fit_is_refused_by_line(copy: Path) -> None:
     ("prompt", "message"),
     [
         ({"prefix_ids": [10**9], "max_items": 12}, "prefix_ids lie outside the vocabulary"),
-        ({"prefix_ids": [1], "max_items": 90_000}, r"needs 270004 positions, config\.json allows 256"),
+        ({"prefix_ids": [1], "max_items": 90_000}, r"of 3 tokens needs 270004 positions, config\.json allows 256"),
     ],
 )
 def test_a_prompt_the_model_cannot_read_is_refused(prompt: dict[str, object], message: str, copy: Path) -> None:
