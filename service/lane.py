@@ -14,6 +14,7 @@ from typing import Protocol
 
 import structlog
 
+from service.blending import Blending
 from service.catalog import Catalog, CatalogItem, LegalItems
 from service.circuit import Circuit
 from service.engine.base import BeamAnswer, BeamRequest, Engine
@@ -109,9 +110,10 @@ class Lane:
         metrics: Metrics,
         circuit: Circuit,
         new_items: NewItems | None = None,
+        blending: Blending | None = None,
     ) -> None:
         self.options = options
-        self._new_items = new_items
+        self._new_items, self._blending = new_items, blending
         self._catalogs, self._engine = catalogs, engine
         self._metrics, self._circuit = metrics, circuit
 
@@ -186,7 +188,8 @@ class Lane:
             version,
             legal.excluded_sids(),
             legal.slots,
-            num_results=None if self._new_items else count,  # new items are judged by all that the beam found
+            # new items and neighbours are judged by all that the beam found
+            num_results=None if self._new_items or self._blending else count,
             deadline=ask.deadline,
         )
 
@@ -206,7 +209,8 @@ class Lane:
         """One list by score, new items in no more of its places than they may take or the model cannot fill."""
         count = ask.query.num_results
         model = [(place, place.score) for place in places if not place.item.is_new]
-        most = max(most_new_items(self.options.new_item_share, count), count - len(model))
+        listed = self._blended(catalog, legal, history, model)
+        most = max(most_new_items(self.options.new_item_share, count), count - len(listed))
         if self._new_items is None:
             new = [(place, place.score) for place in places if place.item.is_new]
         else:
@@ -216,7 +220,27 @@ class Lane:
             items = ((catalog.get(item_id), score) for item_id, score in found)
             allowed = ((Place(item, s), s) for item, s in items if item and item.is_new and legal.allows(item))
             new = list(islice(allowed, most))
-        return [place for place, _ in merge(model, new, count, most)]
+        return [place for place, _ in merge(listed, new, count, most)]
+
+    def _blended(
+        self,
+        catalog: Catalog,
+        legal: LegalItems,
+        history: Sequence[CatalogItem],
+        model: list[tuple[Place, float]],
+    ) -> list[tuple[Place, float]]:
+        """What the beam found and the history's neighbours, by blended score."""
+        if self._blending is None:
+            return model
+        of_beam = {place.item.item.item_id: place for place, _ in model}
+        found = ((item_id, place.score) for item_id, place in of_beam.items())
+        listed: list[tuple[Place, float]] = []
+        for item_id, score in self._blending.scored([item.item.item_id for item in history], found):
+            place = of_beam.get(item_id)
+            item = place.item if place else catalog.get(item_id)
+            if item is not None and not item.is_new and legal.allows(item):
+                listed.append((Place(item, score, place.level_scores if place else ()), score))
+        return listed
 
     def _popular(self, catalog: Catalog, ask: Ask, reasons: tuple[str, ...], why: str) -> Ranked:
         legal = catalog.legal(ask.query.filter, self._excluded(ask))

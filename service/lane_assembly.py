@@ -17,6 +17,7 @@ import structlog
 from service.admitted_engine import AdmittedEngine
 from service.background import run_in_background
 from service.beam_rows import BeamRows
+from service.blending import Blending
 from service.carry_over import carry_over
 from service.catalog import Catalog
 from service.catalog_sync import CatalogSync
@@ -114,7 +115,8 @@ class LaneAssembly:
             ingest = Ingest(sync, grounder, log, self.metrics, self.settings.items_timeout_ms)
             await self._carry_over(beside, checkpoint, ingest)
             titles = await asyncio.to_thread(checkpoint.title_tokens)
-            lane = self._lane(checkpoint, sync, engine, new_items, titles)
+            blending = await asyncio.to_thread(_blending, checkpoint) if self.settings.blend else None
+            lane = self._lane(checkpoint, sync, engine, new_items, titles, blending)
             return ServedLane(
                 lane=lane,
                 catalogs=sync,
@@ -202,6 +204,7 @@ class LaneAssembly:
         engine: Engine,
         new_items: NewItems | None,
         titles: TitleTokens,
+        blending: Blending | None,
     ) -> Lane:
         settings, serving = self.settings, checkpoint.manifest.serving
         options = LaneOptions(
@@ -214,7 +217,8 @@ class LaneAssembly:
             new_item_share=new_item_share(settings, checkpoint),
             titles=titles if titles.max_tokens else None,
         )
-        return Lane(sync, engine, options, self.metrics, Circuit("engine", EngineError, self.metrics), new_items)
+        circuit = Circuit("engine", EngineError, self.metrics)
+        return Lane(sync, engine, options, self.metrics, circuit, new_items, blending)
 
     def _admitted(self, engine: Engine) -> AdmittedEngine:
         return AdmittedEngine(engine, self.beam_rows, narrow_under_load=self.settings.narrow_beams)
@@ -283,6 +287,12 @@ def _new_items(checkpoint: Checkpoint) -> NewItems | None:
         return None
     item_ids = [item.item_id for item in checkpoint.items()]
     return NewItems(item_ids, checkpoint.catalog_tensors().embedding_NE, part.dial)
+
+
+def _blending(checkpoint: Checkpoint) -> Blending | None:
+    """What the model's places are blended with, for checkpoints that have it."""
+    blend = checkpoint.blend()
+    return None if blend is None else Blending([item.item_id for item in checkpoint.items()], blend)
 
 
 def _engine_options(settings: Settings, checkpoint: Checkpoint) -> EngineOptions:

@@ -118,6 +118,9 @@ class Settings(BaseSettings):
     api_keys_file: Path | None = Field(None, description="TOML file of API keys, made by `groundrec keys create`")
     api_keys: tuple[KeyEntry, ...] = Field((), description="API keys given here, in the form of that file's tables")
     allow_volatile: bool = Field(False, description="accept a Redis that may lose acknowledged items")
+    blend: bool = Field(
+        True, description="rank with company and texts beside the model, if the checkpoint has weights for it"
+    )
     new_item_share: Annotated[float, Field(ge=0, le=1)] | None = Field(
         None,
         description="largest share of an answer's places that items newer than the model take; unset: the checkpoint's",

@@ -5,6 +5,7 @@ Safetensors and JSON only. It knows neither the order of the stages nor when one
 Shapes: N items, L levels, K codes, E embedding width, D model width.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +16,8 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from service.model.blend import BlendWeights, Neighbours
+from service.model.checkpoint import NEIGHBOURS
 from service.model.prefix_memory import PrefixMemory, PrefixMemoryConfig
 from service.model.quantizer import ResidualQuantizer
 from service.model.semantic_ids import SidSpace
@@ -41,6 +44,7 @@ ROWS = "rows.safetensors"
 MEMORY = "memory.safetensors"
 DIAGNOSTICS = "diagnostics.json"
 RANKS = "ranks.safetensors"
+BLEND = "blend.json"
 
 
 def write_data(folder: Path, data: TrainingData) -> None:
@@ -210,3 +214,18 @@ def read_ranks(folder: Path) -> dict[str, NDArray[np.int64]]:
 
 def _shares(values: Sequence[float]) -> str:
     return "/".join(f"{value:.3f}" for value in values) or "not measured"
+
+
+def write_blend(folder: Path, neighbours: Neighbours, weights: BlendWeights) -> None:
+    """The items' neighbours and the fitted weights."""
+    save_file(neighbours.tensors(), folder / NEIGHBOURS)
+    write_json(folder / BLEND, asdict(weights))
+
+
+def read_blend(folder: Path) -> tuple[Neighbours, BlendWeights] | None:
+    """The same, or None where nothing is blended."""
+    path = folder / BLEND
+    if not path.exists():
+        return None
+    weights = BlendWeights(**json.loads(path.read_text(encoding="utf-8")))
+    return Neighbours.from_tensors(load_file(folder / NEIGHBOURS)), weights

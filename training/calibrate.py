@@ -94,7 +94,7 @@ def blended(found: Recommended, new: Sequence[NewPlaces], options: CalibrationOp
 
 def new_places(cold_items: ColdItems, group: Group, dial: NewItemDial, k: int) -> list[NewPlaces]:
     """Each user's ``k`` best new items with their log-probabilities."""
-    score_UM = NewItemScorer(cold_items, dial.temperature).log_probs(group.examples, group.found, dial)
+    score_UM = NewItemScorer(cold_items, dial.temperature).log_probs(group.examples, group.found.by_model, dial)
     order_UK = np.argsort(-score_UM, 1, kind="stable")[:, :k]
     new_M = cold_items.new_M
     return [
@@ -121,7 +121,7 @@ def _fits(
 
 
 def _trials(scorer: NewItemScorer, group: Group, dial: NewItemDial) -> Trials:
-    text_UM, model_UM = scorer.features(group.examples, group.found, dial)
+    text_UM, model_UM = scorer.features(group.examples, group.found.by_model, dial)
     feature_UMF = np.stack([text_UM, model_UM, np.ones_like(text_UM)], -1).astype(np.float64)
     is_next_UM = scorer.targets(group.examples)
     weight_U = np.full(len(group.examples), group.weight)

@@ -16,6 +16,7 @@ from service.model.grounded_lm import load_grounded_lm
 from service.model.new_items import NewItemDial
 from service.model.text_encoder import TextEncoder
 from training.baselines import TextNeighbours, rank
+from training.blended_recommender import BlendedRecommender
 from training.calibrate import CalibrationOptions, Group, blended, calibrate, new_places
 from training.cold_items import ColdItems, read_cold_items
 from training.cold_report import ColdReport
@@ -24,7 +25,7 @@ from training.data import Example
 from training.evaluate import sample
 from training.injection import InjectionDrill
 from training.progress import Reporter
-from training.recommender import BeamRecommender
+from training.recommender import BeamRecommender, Recommender
 from training.trained_model import torch_dtype
 
 
@@ -109,9 +110,9 @@ class ColdStudy:
     def _report(self, k: int) -> ColdReport:
         return ColdReport(k, self.recipe.evaluate.bootstrap_samples, self.recipe.seed)
 
-    def _recommender(self) -> BeamRecommender:
-        manifest = self.checkpoint.manifest
-        return BeamRecommender(
+    def _recommender(self) -> Recommender:
+        manifest, blend = self.checkpoint.manifest, self.checkpoint.blend()
+        beam = BeamRecommender(
             load_grounded_lm(self.checkpoint, torch_dtype(manifest.lm.dtype)),
             self.items.codes_NL,
             self.items.popularity_N,
@@ -120,6 +121,7 @@ class ColdStudy:
             offered_N=~self.items.is_new_N,
             title_NT=self.items.title_NT,
         )
+        return beam if blend is None else BlendedRecommender(beam, blend, self.items.row_N)
 
 
 def open_study(

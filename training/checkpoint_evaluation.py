@@ -9,6 +9,7 @@ from rich.table import Table
 
 from service.model.checkpoint import Checkpoint, open_checkpoint
 from service.model.grounded_lm import load_grounded_lm
+from training.blended_recommender import BlendedRecommender
 from training.calibrate import CalibrationOptions
 from training.checkpoint_calibration import ColdStudy, cold_table
 from training.cold_items import read_cold_items
@@ -17,7 +18,7 @@ from training.config import Recipe, parse_recipe, with_overrides
 from training.errors import DataError
 from training.evaluate import Evaluation, sample, tables
 from training.progress import Reporter
-from training.recommender import BeamRecommender
+from training.recommender import BeamRecommender, Recommender
 from training.trained_model import torch_dtype
 from training.training_data import TrainingData
 
@@ -60,9 +61,9 @@ def _cold(checkpoint: Checkpoint, recipe: Recipe, cache_dir: Path, reporter: Rep
     return study.measure(None if part is None else part.dial, options)
 
 
-def _recommender(checkpoint: Checkpoint, recipe: Recipe) -> BeamRecommender:
-    tensors = checkpoint.catalog_tensors()
-    return BeamRecommender(
+def _recommender(checkpoint: Checkpoint, recipe: Recipe) -> Recommender:
+    tensors, blend = checkpoint.catalog_tensors(), checkpoint.blend()
+    beam = BeamRecommender(
         load_grounded_lm(checkpoint, torch_dtype(checkpoint.manifest.lm.dtype)),
         tensors.codes_NL,
         tensors.popularity_N,
@@ -70,3 +71,4 @@ def _recommender(checkpoint: Checkpoint, recipe: Recipe) -> BeamRecommender:
         beam_width=recipe.evaluate.beam_width,
         title_NT=checkpoint.title_tokens().rows([item.title for item in checkpoint.items()]),
     )
+    return beam if blend is None else BlendedRecommender(beam, blend, np.arange(len(tensors.codes_NL)))

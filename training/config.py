@@ -159,6 +159,21 @@ class FinetuneRecipe(_Part):
     alignment_text_tokens: int = Field(default=28, ge=1)
 
 
+class BlendRecipe(_Part):
+    """Answers blended with what kept company with the history and whose text is near it (`service.model.blend`).
+
+    The weights are fitted on ``users`` validation events. Of each trained item ``neighbours`` are kept; ``history``
+    items of a user count, each step back by ``decay``; ``temperature`` is that of text cosines.
+    """
+
+    enabled: bool = True
+    neighbours: int = Field(default=50, ge=1)
+    history: int = Field(default=5, ge=1)
+    decay: float = Field(default=0.8, gt=0, le=1)
+    temperature: float = Field(default=0.05, gt=0)
+    users: int = Field(default=2000, ge=1)
+
+
 class EvaluateRecipe(_Part):
     """What is measured, and beside which other recommenders; those that must be trained first cost minutes."""
 
@@ -215,6 +230,7 @@ class Recipe(_Part):
     prefix_memory: MemoryRecipe = MemoryRecipe()
     prompt: PromptRecipe = PromptRecipe()
     finetune: FinetuneRecipe = FinetuneRecipe()
+    blend: BlendRecipe = BlendRecipe()
     evaluate: EvaluateRecipe = EvaluateRecipe()
     serving: ServingRecipe = ServingRecipe()
 

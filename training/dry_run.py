@@ -109,9 +109,11 @@ def _seconds(recipe: Recipe, data: TrainingData, tokens: int, per_token: float, 
     prompt_tokens = recipe.prompt.max_items * float(items.length_N.mean())
     per_user = (prompt_tokens + beam_tokens) * per_token * BEAM_COST
     users = min(recipe.evaluate.max_users or len(data.split.test), len(data.split.test))
+    fitted_on = min(recipe.blend.users, len(data.split.valid)) if recipe.blend.enabled else 0
     return {
         "embed": len(data.dataset.items) * EMBED_SECONDS_PER_ITEM,
         "finetune": tokens * per_token,
+        "blend": fitted_on * per_user,
         "evaluate": 2 * users * per_user,
     }
 

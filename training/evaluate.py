@@ -2,7 +2,7 @@
 
 A hit is the held-out item itself. Every figure that is compared carries a bootstrap interval over users, and ours minus
 a baseline is resampled in pairs. Everything follows from each user's target rank, which is kept, so that runs can be
-compared in pairs later. It takes recommendations from a `BeamRecommender` and knows nothing of training.
+compared in pairs later. It takes recommendations from a `Recommender` and knows nothing of training.
 
 Shapes: U users, N items, E embedding width.
 """
@@ -21,9 +21,10 @@ from training.config import EvaluateRecipe
 from training.data import Example
 from training.metrics import gains, hits, summary, target_ranks
 from training.progress import Reporter
-from training.recommender import BeamRecommender, Recommended, SidRecommender
+from training.recommender import Recommended, Recommender, SidRecommender
 
 OURS = "ours"
+MODEL_ALONE = "model_alone"
 JUDGED = "recall@10"
 WAYS = {"seen_excluded": True, "seen_included": False}
 BANDS = ("rare", "medium", "popular")
@@ -55,12 +56,12 @@ class Evaluation:
     seed: int
     popularity_N: NDArray[np.int64] | None = None
 
-    def measure(self, recommender: BeamRecommender, reporter: Reporter) -> dict[str, Any]:
+    def measure(self, recommender: Recommender, reporter: Reporter) -> dict[str, Any]:
         """Everything, as plain data for JSON."""
         return self.report(self.ranks(recommender, reporter))
 
-    def ranks(self, recommender: BeamRecommender, reporter: Reporter) -> Ranks:
-        """Let ours and the baselines recommend, without and with seen items."""
+    def ranks(self, recommender: Recommender, reporter: Reporter) -> Ranks:
+        """Let ours and the baselines recommend, without and with seen items; a blended ours also without the blend."""
         by_way: dict[str, dict[str, NDArray[np.int64]]] = {}
         illegal, distinct = [], []
         for way, exclude_seen in WAYS.items():
@@ -68,7 +69,10 @@ class Evaluation:
             slots = max(1, sum(len(items) for items in ours.items))
             illegal.append(ours.illegal / (slots + ours.illegal))
             distinct.append(sum(len(set(items)) for items in ours.items) / slots)
-            by_way[way] = {OURS: self._target_ranks(ours.items)} | {
+            by_way[way] = {OURS: self._target_ranks(ours.items)}
+            if ours.beam is not None:
+                by_way[way][MODEL_ALONE] = self._target_ranks(ours.beam.items)
+            by_way[way] |= {
                 name: self._target_ranks(self._ranked(scorer, exclude_seen)) for name, scorer in self.baselines.items()
             }
         return Ranks(by_way, max(illegal), min(distinct))
@@ -80,7 +84,7 @@ class Evaluation:
         figures = {way: self._figures(rank_U) for way, rank_U in ranks.by_way.items()}
         return head | figures | {"below_baselines": below_baselines(figures)} | self._popularity(ranks)
 
-    def _recommended(self, recommender: BeamRecommender, exclude_seen: bool, reporter: Reporter) -> Recommended:
+    def _recommended(self, recommender: Recommender, exclude_seen: bool, reporter: Reporter) -> Recommended:
         label = "evaluate, seen items " + ("excluded" if exclude_seen else "included")
         with reporter.task(label) as progress:
             histories = [example.history for example in self.examples]
@@ -96,7 +100,9 @@ class Evaluation:
 
     def _figures(self, rank_U: Mapping[str, NDArray[np.int64]]) -> dict[str, Any]:
         measured: dict[str, Any] = {name: self._row(ranks) for name, ranks in rank_U.items()}
-        for name in self.baselines:
+        for name in rank_U:
+            if name == OURS:
+                continue
             measured[f"{OURS}_minus_{name}"] = self._difference(rank_U[OURS], rank_U[name])
         return measured
 

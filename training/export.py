@@ -8,7 +8,7 @@ Shapes: N items, L levels, E embedding width.
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,9 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
+from service.model.blend import BlendWeights, Neighbours
 from service.model.checkpoint import (
+    NEIGHBOURS,
     PREFIX_MEMORY,
     QUANTIZER,
     CatalogTensors,
@@ -57,6 +59,7 @@ class Exported:
     quantizer: ResidualQuantizer
     encoder_folder: Path
     metrics: Mapping[str, Any]
+    blend: tuple[Neighbours, BlendWeights] | None = None
 
     def write(self, folder: Path) -> Manifest:
         """Write the checkpoint to ``folder``, replacing an older one as a whole.
@@ -89,6 +92,8 @@ class Exported:
         if model.memory is not None:
             save_file({n: t.contiguous() for n, t in model.memory.state_dict().items()}, folder / PREFIX_MEMORY)
         save_file(self.quantizer.tensors(), folder / QUANTIZER)
+        if self.blend is not None:
+            save_file(self.blend[0].tensors(), folder / NEIGHBOURS)
         items = [
             ItemRecord(item.item_id, item.title, item.description, item.attributes) for item in self.data.dataset.items
         ]
@@ -116,6 +121,7 @@ class Exported:
             "lm": self._language_model_part(),
             "embedding": {"width": self.embedding_NE.shape[1], "max_tokens": recipe.embedding.max_tokens},
             "smoothing": recipe.serving.smoothing,
+            "blend": None if self.blend is None else asdict(self.blend[1]),
             "serving": {
                 "beam_width": recipe.serving.beam_width,
                 "exclude_seen": self.data.exclude_seen(recipe.serving.exclude_seen),

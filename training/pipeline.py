@@ -1,4 +1,4 @@
-"""The stages of training in order: data, embed, sids, grounding, prefix_memory, finetune, evaluate, export.
+"""The stages of training in order: data, embed, sids, grounding, prefix_memory, finetune, blend, evaluate, export.
 
 Here is only what feeds what: each stage names its part of the recipe and the stages it reads, and is made when first
 asked for. A stage whose inputs stand is read back from its folder.
@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from service.model.blend import Blend, BlendWeights
 from service.model.grounded_lm import GroundedLM
 from service.model.semantic_ids import SidSpace
 from service.model.title_tokens import TitleTokens, text_token_ids
 from training import artefacts
 from training.backbone import Backbone, add_sid_tokens, load_backbone
 from training.batches import ItemTokens
+from training.blended_recommender import BlendedRecommender, fit_blend
 from training.compared import Studied, baselines_of
 from training.config import Recipe
 from training.embed import resolve_encoder, texts
@@ -28,10 +30,11 @@ from training.evaluate import Evaluation, sample, tables, warning_lines
 from training.export import Exported
 from training.grounding.base import GroundingContext
 from training.histories import write_histories
+from training.neighbours import neighbours_of
 from training.next_item import alignment_of, train_next_item
 from training.prefix_memory.tables import tables_fingerprint
 from training.processes import ALONE, Processes
-from training.recommender import BeamRecommender
+from training.recommender import BeamRecommender, Recommender
 from training.stages import RunFolder, Stage, write_json
 from training.teacher_forced import teacher_forced_accuracy
 from training.trained_model import ModelParts, load_weights, save_weights, torch_dtype
@@ -146,6 +149,27 @@ class Pipeline:
         return self.run.stage("finetune", self._inputs("finetune", self.identified, more), make)
 
     @cached_property
+    def blended(self) -> Stage:
+        """Stage blend."""
+
+        def make(folder: Path) -> None:
+            part = self.recipe.blend
+            if not part.enabled:
+                return
+            split = self.data.split
+            neighbours = neighbours_of(split.train, self.embedding_NE, part.neighbours, part.temperature)
+            start = BlendWeights(1.0, 0.0, 0.0, 1.0, part.temperature, part.decay, part.history)
+            examples = sample(split.valid, part.users, self.recipe.seed)
+            exclude_seen = self.data.exclude_seen(self.recipe.serving.exclude_seen)
+            unfitted = self._blended(Blend(neighbours, self.embedding_NE, start))
+            weights = fit_blend(unfitted, examples, exclude_seen, self.run.reporter)
+            if weights is not None:
+                artefacts.write_blend(folder, neighbours, weights)
+
+        more = {"beam_width": self.recipe.evaluate.beam_width, "exclude_seen": self.recipe.serving.exclude_seen}
+        return self.run.stage("blend", self._inputs("blend", self.finetuned, more), make)
+
+    @cached_property
     def evaluated(self) -> Stage:
         """Stage evaluate."""
 
@@ -160,7 +184,7 @@ class Pipeline:
                 self.run.reporter.say(line)
             write_json(folder / "metrics.json", report | levels | costs | self._collisions())
 
-        return self.run.stage("evaluate", self._inputs("evaluate", self.finetuned), make)
+        return self.run.stage("evaluate", self._inputs("evaluate", self.blended), make)
 
     @cached_property
     def exported(self) -> Stage:
@@ -205,8 +229,21 @@ class Pipeline:
         folder, parts = self.finetuned.folder, self._parts()
         return parts, load_weights(parts.assemble(), folder)
 
-    def recommender(self) -> BeamRecommender:
-        """The fine-tuned model as it is evaluated."""
+    @cached_property
+    def blend(self) -> Blend | None:
+        """What answers are blended with, if the recipe wants it and it could be fitted."""
+        found = artefacts.read_blend(self.blended.folder)
+        return None if found is None else Blend(found[0], self.embedding_NE, found[1])
+
+    def recommender(self) -> Recommender:
+        """The fine-tuned model as it is evaluated and served."""
+        return self.beam() if self.blend is None else self._blended(self.blend)
+
+    def _blended(self, blend: Blend) -> BlendedRecommender:
+        return BlendedRecommender(self.beam(), blend, np.arange(len(self.codes_NL)))
+
+    def beam(self) -> BeamRecommender:
+        """The fine-tuned model alone."""
         return BeamRecommender(
             self.trained[1],
             self.codes_NL,
@@ -270,7 +307,7 @@ class Pipeline:
     def _costs(self) -> dict[str, Any]:
         grounding = self.grounded.read_json("grounding.json")["cpu_seconds"]
         finetune = self.finetuned.read_json("finetune.json")["cpu_seconds"]
-        stages = (self.embedded, self.identified, self.grounded, self.finetuned)
+        stages = (self.embedded, self.identified, self.grounded, self.finetuned, self.blended)
         return {
             "wall_seconds": {stage.folder.name: stage.wall_seconds for stage in stages},
             "cpu_seconds": {stage.folder.name: stage.cpu_seconds for stage in stages},
@@ -298,5 +335,6 @@ class Pipeline:
             embedding_NE=self.embedding_NE,
             quantizer=artefacts.read_quantizer(self.identified.folder),
             encoder_folder=self.encoder_folder,
+            blend=artefacts.read_blend(self.blended.folder),
             metrics=self.evaluated.read_json("metrics.json"),
         )

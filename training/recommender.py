@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -27,11 +28,35 @@ from training.progress import Progress, silent
 
 @dataclass(frozen=True, slots=True)
 class Recommended:
-    """Per user the ranked item numbers and their scores, and how many SIDs name no item (0 under the trie)."""
+    """Per user the ranked item numbers and their scores, and how many SIDs name no item (0 under the trie).
+
+    ``beam`` is what the beam itself found, where this was made of it.
+    """
 
     items: list[list[int]]
     scores: list[list[float]]
     illegal: int
+    beam: "Recommended | None" = None
+
+    @property
+    def by_model(self) -> "Recommended":
+        """What the model found, without anything mixed in."""
+        return self.beam or self
+
+
+class Recommender(Protocol):
+    """Ours as it is measured: the beam, blended or not."""
+
+    def recommend(
+        self,
+        histories: Sequence[Sequence[int]],
+        *,
+        exclude_seen: bool,
+        batch_size: int = 32,
+        progress: Progress = silent,
+    ) -> Recommended:
+        """Ranked items per history."""
+        ...
 
 
 class SidRecommender(ABC):

@@ -4,6 +4,7 @@
     lm/                        config.json, model.safetensors, tokenizer.json, tokenizer_config.json
     prefix_memory.safetensors  tables, W_out, touch counts (absent without a memory)
     quantizer.safetensors      codebooks and, for RQ-VAE, its encoder
+    neighbours.safetensors     who keeps company with whom, see `blend` (absent without one)
     catalog.jsonl              item_id, title, description, attributes, one item a line
     catalog.safetensors        codes int32 [N, L], embeddings float32 [N, E], popularity int64 [N]
     text_encoder/              a sentence-transformers folder
@@ -29,6 +30,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from service.errors import CheckpointError
+from service.model.blend import NAMES as NEIGHBOUR_TENSORS
+from service.model.blend import NONE, Blend, Neighbours
 from service.model.item_text import AttributeValue
 from service.model.manifest import READABLE_VERSIONS, SCHEMA_VERSION, FileEntry, Manifest
 from service.model.prefix_memory import PrefixMemory, PrefixMemoryConfig
@@ -42,6 +45,7 @@ LM_FOLDER = "lm"
 TEXT_ENCODER_FOLDER = "text_encoder"
 PREFIX_MEMORY = "prefix_memory.safetensors"
 QUANTIZER = "quantizer.safetensors"
+NEIGHBOURS = "neighbours.safetensors"
 LANGUAGE_MODEL = "lm/model.safetensors"
 INPUT_ROWS, OUTPUT_ROWS = "model.embed_tokens.weight", "lm_head.weight"
 CATALOG_ITEMS = "catalog.jsonl"
@@ -155,6 +159,20 @@ class Checkpoint:
         if (quantizer.levels, quantizer.codes, quantizer.embedding_width) != wanted:
             raise CheckpointError(f"{path}: the codebooks do not have the manifest's levels, codes and width {wanted}")
         return quantizer
+
+    def blend(self) -> Blend | None:
+        """What answers are blended with, or None for a checkpoint whose model answers alone.
+
+        Raises:
+            CheckpointError: the neighbours do not fit the catalogue.
+        """
+        part = self.manifest.blend
+        if part is None:
+            return None
+        path = self.folder / NEIGHBOURS
+        neighbours = Neighbours.from_tensors(_load_tensors(path, [name for name, _ in NEIGHBOUR_TENSORS]))
+        _check_neighbours(neighbours, self.manifest.data.num_items, path)
+        return Blend(neighbours, self.catalog_tensors().embedding_NE, part.weights)
 
     def prefix_memory(self) -> PrefixMemory | None:
         """The prefix memory, or None for a checkpoint without one."""
@@ -369,6 +387,16 @@ def _check_catalog(tensors: CatalogTensors, manifest: Manifest, path: Path) -> N
         raise CheckpointError(f"{path}: embeddings or popularity do not have one row per item")
     if items and not 0 <= tensors.codes_NL.min() <= tensors.codes_NL.max() < manifest.sid.codes:
         raise CheckpointError(f"{path}: a code lies outside 0..{manifest.sid.codes - 1}")
+
+
+def _check_neighbours(neighbours: Neighbours, items: int, path: Path) -> None:
+    near_NQ = neighbours.neighbour_NQ
+    if near_NQ.shape != neighbours.cosine_NQ.shape or {len(near_NQ), len(neighbours.log_density_N)} != {items}:
+        raise CheckpointError(
+            f"{path}: does not have one row for each of the {items} items; export the checkpoint again"
+        )
+    if near_NQ.size and not NONE <= near_NQ.min() <= near_NQ.max() < items:
+        raise CheckpointError(f"{path}: a neighbour lies outside 0..{items - 1}")
 
 
 def _load_tensors(path: Path, wanted: Sequence[str]) -> dict[str, Tensor]:

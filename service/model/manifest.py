@@ -8,10 +8,11 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from service.model.blend import BlendWeights
 from service.model.new_items import NewItemDial
 
 SCHEMA_VERSION: Literal[4] = 4
-READABLE_VERSIONS = (1, 2, 3, 4)  # 1 knew nothing of `NewItemPart`, 2 of spare codes, 3 of titles in prompts
+READABLE_VERSIONS = (1, 2, 3, 4)  # 1 knew nothing of `NewItemPart`, 2 of spare codes, 3 of titles in prompts and blends
 
 
 class _Part(BaseModel):
@@ -102,6 +103,23 @@ class NewItemPart(_Part):
         return NewItemDial(self.bias, self.text, self.model, self.temperature, self.decay, self.history)
 
 
+class BlendPart(_Part):
+    """The weights of `service.model.blend`; the items' neighbours lie in ``neighbours.safetensors``."""
+
+    model: float = Field(ge=0, allow_inf_nan=False)
+    company: float = Field(ge=0, allow_inf_nan=False)
+    text: float = Field(ge=0, allow_inf_nan=False)
+    reach: float = Field(gt=0, le=1)
+    temperature: float = Field(gt=0)
+    decay: float = Field(gt=0, le=1)
+    history: int = Field(ge=1)
+
+    @property
+    def weights(self) -> BlendWeights:
+        """As the ranking takes them."""
+        return BlendWeights(**self.model_dump())
+
+
 class SmoothingPart(_Part):
     """How items newer than the model get their probability.
 
@@ -145,6 +163,7 @@ class Manifest(_Part):
     lm: LanguageModelPart
     embedding: EmbeddingPart
     smoothing: SmoothingPart
+    blend: BlendPart | None = None
     serving: ServingPart
     data: DataPart
     recipe: dict[str, Any]

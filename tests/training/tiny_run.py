@@ -49,6 +49,7 @@ class TinyWorld:
                 "valid_users": 20,
                 "save_every": 2,
             },
+            "blend": {},
             "evaluate": {"beam_width": 10, "ks": [1, 5, 10], "bootstrap_samples": 100},
         }
         return {name: {**part, **changes.get(name, {})} for name, part in parts.items()}

@@ -1,0 +1,139 @@
+"""Which trained item comes next: what the model says, what kept company with the history, and whose text is near it.
+
+A language model over SIDs generalises; the items that others took together, and texts that are nearly the same, it
+learns only roughly. Both are known exactly and cost no forward pass, so candidates of all three kinds are ranked by
+
+    log p(i | h)     = model * log(p_model + f) + company * log(p_company + f) + text * log(p_text + f) + c
+    p_company(i | h) = sum_k w_k cos(h_k, i) / sum_k w_k sum_j cos(h_k, j)     over the listed neighbours j of h_k
+    p_text(i | h)    = sum_k w_k softmax_i(cos(e_k, e_i) / T)
+
+with h_k the last trained items of the history, newest first, w_k falling, f a floor. Candidates are what the beam found
+and the neighbours of h_k. The weights are fitted on held-out events (conditional logit), and c makes the sum over the
+candidates the share of events they reach, so that the result is a log-probability like the beam's and merges with new
+items. It knows rows of trained items, not ids, and no engine.
+
+Shapes: N trained items, Q neighbours of each, H history items (newest first), F items found, C candidates.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from service.model.new_items import TrainedTexts
+
+FLOOR = 1e-5
+NONE = -1
+
+Rows = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class BlendWeights:
+    """The coefficients of the equation above, in the order (model, company, text), and what they were fitted with.
+
+    ``reach`` is the share of events whose item is among the candidates; ``history`` how many items h_k there are.
+
+    Raises:
+        ValueError: temperature, decay, history or reach do not make sense.
+    """
+
+    model: float
+    company: float
+    text: float
+    reach: float = 1.0
+    temperature: float = 0.05
+    decay: float = 0.8
+    history: int = 5
+
+    def __post_init__(self) -> None:
+        if self.temperature <= 0 or not 0 < self.decay <= 1 or self.history < 1 or not 0 < self.reach <= 1:
+            raise ValueError(f"temperature > 0, 0 < decay <= 1, history >= 1 and 0 < reach <= 1 are needed, got {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """Who keeps company with whom: rows int32 [N, Q] (`NONE` where there are fewer) and cosines float32 [N, Q].
+
+    ``log_density_N`` float32 [N] is `TrainedTexts.log_density` of every item, at the weights' temperature.
+    """
+
+    neighbour_NQ: NDArray[np.int32]
+    cosine_NQ: NDArray[np.float32]
+    log_density_N: NDArray[np.float32]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """As they are stored."""
+        return {name: torch.from_numpy(np.ascontiguousarray(getattr(self, f"{name}_{shape}"))) for name, shape in NAMES}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Neighbours":
+        """As they were stored."""
+        return cls(*(tensors[name].numpy() for name, _ in NAMES))
+
+
+NAMES = (("neighbour", "NQ"), ("cosine", "NQ"), ("log_density", "N"))
+
+
+class Blend:
+    """Ranks trained items for one user; ``embedding_NE`` float32 [N, E] are their unit embeddings."""
+
+    def __init__(self, neighbours: Neighbours, embedding_NE: NDArray[np.float32], weights: BlendWeights) -> None:
+        self.weights = weights
+        self._neighbours, self._embedding_NE = neighbours, embedding_NE
+        self._weight_3 = np.array([weights.model, weights.company, weights.text])
+
+    def ranked(self, history_H: Rows, found_F: Rows, log_prob_F: Floats) -> tuple[Rows, Floats]:
+        """The candidates, best first, and their log-probabilities; see `features` for the arguments."""
+        row_C, feature_C3 = self.features(history_H, found_F, log_prob_F)
+        score_C = feature_C3 @ self._weight_3
+        score_C += np.log(self.weights.reach) - np.logaddexp.reduce(score_C)
+        order_C = np.argsort(-score_C, kind="stable")
+        return row_C[order_C], score_C[order_C]
+
+    def features(self, history_H: Rows, found_F: Rows, log_prob_F: Floats) -> tuple[Rows, Floats]:
+        """Candidate rows ascending [C], and their three logarithms [C, 3].
+
+        Args:
+            history_H: rows of all trained items of the history, newest first.
+            found_F: rows that the beam found, each once.
+            log_prob_F: their log-probabilities.
+
+        Neighbours that are in the history are no candidates unless the beam found them.
+        """
+        recent_K = history_H[: self.weights.history]
+        near_KQ = self._neighbours.neighbour_NQ[recent_K].astype(np.int64)
+        fresh = near_KQ[(near_KQ != NONE) & ~np.isin(near_KQ, history_H)]
+        row_C = np.unique(np.concatenate([found_F, fresh]))
+        model_C = np.zeros(len(row_C))
+        model_C[np.searchsorted(row_C, found_F)] = np.exp(log_prob_F)
+        falling_K = np.power(self.weights.decay, np.arange(len(recent_K), dtype=np.float64))
+        weight_K = falling_K / max(float(falling_K.sum()), 1e-12)
+        company_C = self._company(row_C, recent_K, near_KQ, weight_K)
+        share_C3 = np.stack([model_C, company_C, self._text(row_C, recent_K, weight_K)], 1)
+        return row_C, np.log(share_C3 + FLOOR)
+
+    def _company(self, row_C: Rows, recent_K: Rows, near_KQ: Rows, weight_K: Floats) -> Floats:
+        cosine_KQ = np.where(near_KQ != NONE, self._neighbours.cosine_NQ[recent_K], 0.0) * weight_K[:, None]
+        place_KQ = np.minimum(np.searchsorted(row_C, near_KQ), max(len(row_C) - 1, 0))
+        company_C = np.zeros(len(row_C))
+        if len(row_C):
+            listed = row_C[place_KQ] == near_KQ
+            np.add.at(company_C, place_KQ[listed], cosine_KQ[listed])
+        return company_C / max(float(cosine_KQ.sum()), 1e-12)
+
+    def _text(self, row_C: Rows, recent_K: Rows, weight_K: Floats) -> Floats:
+        cosine_KC = self._embedding_NE[recent_K] @ self._embedding_NE[row_C].T / np.float32(self.weights.temperature)
+        log_share_KC = cosine_KC - self._neighbours.log_density_N[recent_K][:, None]
+        # an item is not its own neighbour
+        share_KC = np.where(recent_K[:, None] == row_C[None], 0.0, np.exp(np.minimum(log_share_KC, 0.0)))
+        return np.asarray(weight_K @ share_KC, np.float64)
+
+
+def log_densities(embedding_NE: NDArray[np.float32], temperature: float) -> NDArray[np.float32]:
+    """What `Neighbours.log_density_N` holds."""
+    return TrainedTexts(embedding_NE, temperature).log_density(embedding_NE)

@@ -1,0 +1,97 @@
+"""What POST /recommend promises when the checkpoint has weights for company and texts."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import save_file
+
+from service.errors import CheckpointError
+from service.model.blend import NONE, BlendWeights, Neighbours, log_densities
+from service.model.checkpoint import MANIFEST, NEIGHBOURS, Checkpoint, open_checkpoint, seal
+from tests.service_doubles import ids, running
+from tests.tiny_checkpoint import build
+
+FRIENDS = {3: 40, 4: 41, 5: 42}
+WEIGHTS = BlendWeights(0.1, 0.5, 0.1, reach=0.9)
+
+
+@pytest.fixture
+def blended(tmp_path: Path) -> Checkpoint:
+    """Each of items 3, 4 and 5 has one friend; nothing else keeps company with anything."""
+    folder = tmp_path / "blended"
+    embedding_NE = build(folder).catalog_tensors().embedding_NE
+    near = np.full((60, 2), NONE, np.int32)
+    cosine = np.zeros((60, 2), np.float32)
+    for item, friend in FRIENDS.items():
+        near[item, 0], cosine[item, 0] = friend, 0.9
+    neighbours = Neighbours(near, cosine, log_densities(embedding_NE, WEIGHTS.temperature))
+    return sealed(folder, neighbours)
+
+
+def sealed(folder: Path, neighbours: Neighbours) -> Checkpoint:
+    save_file(neighbours.tensors(), folder / NEIGHBOURS)
+    fields = open_manifest(folder) | {"blend": dataclasses.asdict(WEIGHTS)}
+    seal(folder, fields)
+    return open_checkpoint(folder)
+
+
+def open_manifest(folder: Path) -> dict[str, object]:
+    from service.model.checkpoint import read_manifest
+
+    return read_manifest(folder).model_dump(exclude={"files", "model_version"})
+
+
+async def test_friends_of_the_history_come_first_and_scores_fall(blended: Checkpoint) -> None:
+    async with running(blended) as service:
+        answer = await service.recommend(history=["item-3", "item-4", "item-5"], num_results=20)
+    assert set(ids(answer)[:3]) == {"item-42", "item-41", "item-40"}
+    scores = [item["score"] for item in answer["items"]]
+    assert scores == sorted(scores, reverse=True) and scores[0] < 0
+    assert {item["source"] for item in answer["items"]} == {"model"}
+
+
+async def test_a_friend_that_is_excluded_filtered_seen_or_deleted_does_not_come(blended: Checkpoint) -> None:
+    async with running(blended) as service:
+        excluded = await service.recommend(history=["item-3"], exclude_item_ids=["item-40"])
+        filtered = await service.recommend(history=["item-3"], filter={"max": {"year": 2000}})
+        seen = await service.recommend(history=["item-40", "item-3"])
+        await service.client.delete("/items/item-40")
+        deleted = await service.recommend(history=["item-3"])
+    for answer in (excluded, filtered, seen, deleted):
+        assert answer["items"] and "item-40" not in ids(answer)
+
+
+async def test_the_setting_leaves_the_model_alone(blended: Checkpoint) -> None:
+    async with running(blended, blend=False) as service:
+        alone = ids(await service.recommend(history=["item-3"]))
+        assert (await service.client.get("/v1/model")).json()["blend"] is None
+    async with running(blended) as service:
+        assert ids(await service.recommend(history=["item-3"])) != alone
+        assert (await service.client.get("/v1/model")).json()["blend"]["company"] == 0.5
+
+
+async def test_explanations_of_what_the_beam_did_not_find_have_no_level_scores(blended: Checkpoint) -> None:
+    async with running(blended, beam_width=1) as service:
+        answer = await service.recommend(history=["item-3", "item-4", "item-5"], explain=True, num_results=2)
+        found = service.engine.requests[-1].beam_width
+    levels = [item["explanation"]["level_scores"] for item in answer["items"]]
+    assert found == 2 and len(levels) == 2 and [] in levels
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (lambda n: dataclasses.replace(n, neighbour_NQ=n.neighbour_NQ + 60), r"a neighbour lies outside 0\.\.59"),
+        (lambda n: dataclasses.replace(n, log_density_N=n.log_density_N[:-1]), "one row for each of the 60 items"),
+    ],
+)
+def test_neighbours_that_do_not_fit_are_refused(blended: Checkpoint, fault: object, message: str) -> None:
+    from safetensors.torch import load_file
+
+    stored = Neighbours.from_tensors(load_file(blended.folder / NEIGHBOURS))
+    broken = sealed(blended.folder, fault(stored))  # type: ignore[operator]
+    with pytest.raises(CheckpointError, match=f"{NEIGHBOURS}: .*{message}"):
+        broken.blend()
+    assert (blended.folder / MANIFEST).exists()
