@@ -20,7 +20,10 @@ export function explanationOf(item) {
 
 function levels(item, explanation) {
   const scores = explanation.level_scores ?? [];
-  if (scores.length === 0) return null;
+  if (scores.length === 0) {
+    const neighbour = "The model did not write this item: others took it with the history, or its text is near.";
+    return item.source === "model" ? el("p", { class: "hint" }, neighbour) : null;
+  }
   const rows = scores.map((score, level) =>
     el(
       "tr",
