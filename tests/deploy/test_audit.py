@@ -1,4 +1,4 @@
-"""The offline audit finds what an advisory names, and nothing else."""
+"""Both audits, offline and by pip-audit, find what an advisory names, nothing else, and tell what they did not see."""
 
 import json
 import os
@@ -92,3 +92,55 @@ def test_a_missing_export_is_named() -> None:
     )
     assert answer.returncode == 2
     assert "--osv /nowhere.zip: no such file" in answer.stderr
+
+
+def audit_by_service(folder: Path, *packages: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    """deploy/audit.sh with a Python whose pip-audit gives this answer; everything else is the real one."""
+    (folder / "answer.json").write_text(json.dumps({"dependencies": packages}))
+    python = folder / "python"
+    answer = f'for last in "$@"; do :; done; cp "{folder}/answer.json" "$last"; exit 1'
+    python.write_text(f'#!/usr/bin/env bash\n[[ $2 == pip_audit ]] || exec "{sys.executable}" "$@"\n{answer}\n')
+    python.chmod(0o755)
+    command = ["bash", str(ROOT / "deploy" / "audit.sh"), "serve-cpu"]
+    environment = {**os.environ, "GROUNDREC_DEV_PYTHON": str(python)}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+CLEAN = {"name": "torch", "version": "2.13.0", "vulns": []}
+UNKNOWN = {"name": "homemade", "skip_reason": "Dependency not found on PyPI: homemade (1.0)"}
+HOLED = {
+    "name": "jinja2",
+    "version": "3.0",
+    "vulns": [{"id": "PYSEC-2", "fix_versions": ["3.1"], "description": "bad"}],
+}
+
+
+def test_a_package_that_the_service_does_not_know_is_named_and_is_no_hole(tmp_path: Path) -> None:
+    answer = audit_by_service(tmp_path, CLEAN, UNKNOWN)
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.startswith("not audited: homemade (")
+    assert "1 of 2 packages audited, 0 known holes" in answer.stdout
+
+
+def test_a_hole_fails_the_audit_beside_packages_that_are_not_known(tmp_path: Path) -> None:
+    answer = audit_by_service(tmp_path, UNKNOWN, HOLED)
+    assert answer.returncode == 1
+    assert "jinja2 3.0: PYSEC-2 (fixed in 3.1) bad" in answer.stdout
+    assert "not audited: homemade" in answer.stdout
+
+
+def test_an_index_without_advisories_is_no_clean_bill(tmp_path: Path) -> None:
+    answer = audit_by_service(tmp_path, UNKNOWN, UNKNOWN)
+    assert answer.returncode == 3
+    assert "not audited: any of 2 packages" in answer.stdout and "--osv" in answer.stdout
+
+
+def test_an_audit_that_gives_no_answer_fails(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text('#!/usr/bin/env bash\necho "no network" >&2\nexit 1\n')
+    python.chmod(0o755)
+    command = ["bash", str(ROOT / "deploy" / "audit.sh"), "serve-cpu"]
+    environment = {**os.environ, "GROUNDREC_DEV_PYTHON": str(python)}
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert answer.returncode == 3
+    assert "no network" in answer.stderr and "pip-audit gave no answer" in answer.stderr
