@@ -67,7 +67,7 @@ class InjectionDrill:
     def _shown(self, items: ColdItems) -> int:
         histories = self.items if self.clean_histories else items
         scorer = NewItemScorer(histories, self.dial.temperature, items.embedding_NE[items.new_M])
-        score_UM = scorer.log_probs(self.group.examples, self.group.found, self.dial)
+        score_UM = scorer.log_probs(self.group.examples, self.group.found.by_model, self.dial)
         last_U = np.array([scores[: self.k][-1] if scores else -np.inf for scores in self.group.found.scores])
         return int((score_UM[:, :MOST_TWINS] > last_U[:, None]).sum())
 
