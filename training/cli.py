@@ -16,6 +16,7 @@ from service.errors import StartupError
 from training.config import Recipe, load_recipe
 from training.errors import PeerError, TrainingError
 from training.progress import QuietReporter, Reporter
+from training.stages import write_json, write_whole
 
 if TYPE_CHECKING:
     from training.pipeline import Pipeline
@@ -45,7 +46,7 @@ def _one_line_errors(command: Callable[P, R]) -> Callable[P, R]:
         except PeerError as error:
             typer.echo(f"stopped: {error}", err=True)
             raise typer.Exit(2) from error
-        except (TrainingError, StartupError) as error:
+        except (TrainingError, StartupError, OSError) as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(2) from error
 
@@ -124,9 +125,10 @@ def _pipeline(
 
 
 def _print(figures: Mapping[str, Any], json_file: Path | None) -> None:
+    typer.echo(json.dumps(figures))  # first: a file that cannot be written must not cost hours of figures
     if json_file is not None:
-        json_file.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-    typer.echo(json.dumps(figures))
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(json_file, figures)
 
 
 @app.command()
@@ -280,9 +282,7 @@ def report(
 ) -> None:
     """Write one HTML page about a run or an experiment; it opens offline."""
     page = out or folder / "report.html"
-    page.write_text(
-        _experiment_page(name, folder, tuple(settings or ()), recipe) if name else _run_page(folder), "utf-8"
-    )
+    write_whole(page, _experiment_page(name, folder, tuple(settings or ()), recipe) if name else _run_page(folder))
     _print({"report": str(page), "bytes": page.stat().st_size}, json_file)
 
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from training.errors import ResumeError, TrainingError
 from training.progress import Reporter
 
@@ -120,7 +122,7 @@ class RunFolder:
             spent = {"wall_seconds": time.monotonic() - wall, "cpu_seconds": time.process_time() - cpu}
             write_json(temporary / RECORD, {"fingerprint": fingerprint, **spent})
             replace_folder(temporary, folder)
-        except OSError as error:
+        except (OSError, SafetensorError) as error:  # a full disk is an OSError to Python, not to safetensors
             raise TrainingError(
                 f"{name}: {folder} cannot be written: {error}; free some space and run again"
             ) from error
@@ -156,9 +158,18 @@ def fingerprint_of(inputs: Mapping[str, Any]) -> str:
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
     """Write readable JSON, replaced as a whole."""
+    write_whole(path, json.dumps(data, indent=1, ensure_ascii=False, default=str) + "\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file that is there as a whole, or as it was before."""
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps(data, indent=1, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def replace_folder(source: Path, target: Path) -> None:

@@ -73,6 +73,18 @@ def test_ground_reports_what_it_cost(world: TinyWorld, tmp_path: Path) -> None:
     assert told["last_loss"] > 0
 
 
+def test_figures_are_printed_even_where_their_file_cannot_be_written(finished: Pipeline, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    checkpoint = str(finished.run.path / "checkpoint")
+    result = call("inspect", "--checkpoint", checkpoint, "--json", str(tmp_path / "file" / "figures.json"))
+    assert result.exit_code == 2
+    assert json.loads(result.stdout.splitlines()[-1])["items"] == ITEMS
+    assert str(tmp_path / "file") in result.stderr.splitlines()[-1]
+    made = tmp_path / "new" / "figures.json"
+    figures(call("inspect", "--checkpoint", checkpoint, "--json", str(made)))
+    assert json.loads(made.read_text())["items"] == ITEMS
+
+
 def test_inspect_counts_sids(finished: Pipeline) -> None:
     told = figures(call("inspect", "--checkpoint", str(finished.run.path / "checkpoint")))
     assert told["items"] == ITEMS

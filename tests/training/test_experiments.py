@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.training.tiny_run import TinyWorld, build
+from training.artefacts import RANKS
 from training.errors import RecipeError, TrainingError
 from training.experiments.experiment import experiment_names, load_experiment
 from training.experiments.results import write_results
@@ -64,6 +65,10 @@ def test_arms_run_go_on_and_end_as_results(tmp_path: Path, world: TinyWorld, mon
     assert results["random"]["recall@5"]["minus_reference95"][0] == pytest.approx(
         results["random"]["recall@5"]["by_seed"][0] - results["mean"]["recall@5"]["by_seed"][0]
     )
+    (run.folder("mean", 0) / "stages" / "evaluate" / RANKS).rename(tmp_path / "aside")
+    with pytest.raises(TrainingError, match=r"ranks.safetensors: cannot be read.*take mean, seed 0 out of rows.jsonl"):
+        write_results(run, run.rows(), None)
+    (tmp_path / "aside").rename(run.folder("mean", 0) / "stages" / "evaluate" / RANKS)
     assert (tmp_path / "results" / "recall.svg").read_text().startswith("<svg")
     assert not list((tmp_path / "out").rglob("weights.safetensors"))
     page = experiment_report("Which <one>?", "mean", results)

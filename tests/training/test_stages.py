@@ -1,13 +1,19 @@
 """A stage is there as a whole or not at all, and stands as long as its inputs."""
 
 import json
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from training.errors import ResumeError, TrainingError
 from training.progress import QuietReporter
-from training.stages import RunFolder, fingerprint_of
+from training.stages import RunFolder, fingerprint_of, write_whole
+from training.state_file import save_state
 
 
 def run_in(folder: Path) -> RunFolder:
@@ -38,6 +44,37 @@ def test_a_failure_leaves_the_old_stage_and_no_rest(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="one: .* cannot be written.*No space left"):
         run_in(tmp_path).stage("one", {"a": 2}, fail)
     assert [path.name for path in (tmp_path / "stages").iterdir()] == ["one"]
+
+
+def test_a_disk_that_really_takes_no_more_bytes_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+    run_in(tmp_path).stage("one", {"a": 1}, lambda folder: None)
+    with (
+        no_file_beyond(1000),
+        pytest.raises(TrainingError, match="one: .* cannot be written.*free some space and run again"),
+    ):
+        run_in(tmp_path).stage("one", {"a": 2}, lambda folder: save_file({"x": torch.zeros(10_000)}, folder / "x"))
+    assert [path.name for path in (tmp_path / "stages").iterdir()] == ["one"]
+    with no_file_beyond(1000), pytest.raises(TrainingError, match=r"state.*free some space and run again"):
+        save_state(tmp_path / "state" / "one.safetensors", {"x": torch.zeros(10_000)}, "f")
+    assert not list((tmp_path / "state").glob("*.tmp"))
+
+
+def test_a_text_file_is_as_it_was_where_the_disk_takes_no_more(tmp_path: Path) -> None:
+    write_whole(tmp_path / "page.html", "old")
+    with no_file_beyond(1000), pytest.raises(OSError, match="File too large"):
+        write_whole(tmp_path / "page.html", "new" * 1000)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("page.html", "old")]
+
+
+@contextmanager
+def no_file_beyond(size_bytes: int) -> Iterator[None]:
+    """Every write past that size fails as on a full disk, in this process, through the system's own limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:

@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from training.artefacts import DIAGNOSTICS, read_ranks
+from training.artefacts import DIAGNOSTICS, RANKS, read_ranks
+from training.errors import TrainingError
 from training.experiments.experiment import Experiment
 from training.pipeline import Pipeline
 from training.progress import Reporter
-from training.stages import RunFolder
+from training.stages import RunFolder, write_whole
 
 # stages that arms may have in common, and the part of the recipe that is the stage's own
 SHARED = {
@@ -55,8 +56,9 @@ class ExperimentRun:
             if (arm, seed) in {(row["arm"], row["seed"]) for row in self.rows()}:
                 continue
             self.reporter.say(f"experiment: {arm}, seed {seed}")
-            with (self.out / ROWS).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(self._row(arm, seed)) + "\n")
+            row = self._row(arm, seed)
+            lines = [json.dumps(old) for old in self.rows()]
+            write_whole(self.out / ROWS, "\n".join([*lines, json.dumps(row)]) + "\n")
         return self.rows()
 
     def rows(self) -> list[dict[str, Any]]:
@@ -65,8 +67,19 @@ class ExperimentRun:
         return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
 
     def ranks(self, arm: str, seed: int) -> dict[str, NDArray[np.int64]]:
-        """Target ranks of a finished arm."""
-        return read_ranks(self.folder(arm, seed) / "stages" / "evaluate")
+        """Target ranks of a finished arm.
+
+        Raises:
+            TrainingError: its run is not there any more.
+        """
+        folder = self.folder(arm, seed) / "stages" / "evaluate"
+        try:
+            return read_ranks(folder)
+        except OSError as error:
+            raise TrainingError(
+                f"{folder / RANKS}: cannot be read ({error}); keep {self.out / 'runs'} beside {ROWS}, "
+                f"or take {arm}, seed {seed} out of {ROWS} and run the experiment again"
+            ) from error
 
     def folder(self, arm: str, seed: int) -> Path:
         """The run's folder."""
