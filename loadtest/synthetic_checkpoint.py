@@ -21,16 +21,8 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from service.model.checkpoint import (
-    CATALOG_ITEMS,
-    PREFIX_MEMORY,
-    QUANTIZER,
-    CatalogTensors,
-    Checkpoint,
-    open_checkpoint,
-    seal,
-    write_catalog,
-)
+from service.model.checkpoint import PREFIX_MEMORY, CatalogTensors, Checkpoint, open_checkpoint, seal, write_catalog
+from service.model.checkpoint_files import CATALOG_ITEMS, QUANTIZER
 from service.model.prefix_memory import PrefixMemory, PrefixMemoryConfig
 from service.model.quantizer import ResidualQuantizer
 from service.model.semantic_ids import SidSpace

@@ -103,19 +103,15 @@ async def check_service(settings: Settings) -> list[str]:
     open_keys(settings)
     check_tracing(settings)
     warnings: list[str] = []
-    for folder in _folders(settings):
+    for folder in settings.checkpoints:
         checkpoint = open_checkpoint(folder)
-        checkpoint.quantizer(), checkpoint.prefix_memory(), checkpoint.items(), checkpoint.catalog_tensors()
+        checkpoint.prove_contents()
         log = redis_log(settings, checkpoint)
         try:
             warnings += await log.check(allow_volatile=settings.allow_volatile)
         finally:
             await log.close()
     return list(dict.fromkeys(warnings))
-
-
-def _folders(settings: Settings) -> list[Path]:
-    return [settings.checkpoint, *(entry.checkpoint for entry in settings.further_models)]
 
 
 async def _open_models(stack: AsyncExitStack, settings: Settings, assembly: LaneAssembly, lanes: Lanes) -> Models:

@@ -21,7 +21,8 @@ from immutables import Map
 from service.catalog_item import HASH_BITS, CatalogItem, ItemChange, content_hash, digest
 from service.filters import DeclaredField, FilterRule, Mask
 from service.item_table import ItemTable, rows_of
-from service.model.checkpoint import CATALOG_ITEMS, CATALOG_TENSORS, Checkpoint
+from service.model.checkpoint import Checkpoint
+from service.model.checkpoint_files import CATALOG_ITEMS, CATALOG_TENSORS
 from service.model.item_text import clean_text
 from service.model.legal_slots import LegalSlots
 from service.model.semantic_ids import Sid

@@ -76,6 +76,7 @@ def serve(
     flags["engine"] = engine
     flags |= {"auth": auth, "api_keys_file": api_keys_file, "allow_volatile": allow_volatile}
     settings = load_settings(flags, config).settings
+    _refuse_damaged(settings)
     from service.logs import configure_logs
     from service.server import serve as serve_until_told
 
@@ -85,6 +86,18 @@ def serve(
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise typer.Exit(130) from None
     raise typer.Exit(code)
+
+
+def _refuse_damaged(settings: Settings) -> None:
+    """Prove the checkpoints first: their files before torch is imported, what is in them before all else is."""
+    from service.model.checkpoint_files import prove_files
+
+    for folder in settings.checkpoints:
+        prove_files(folder)
+    from service.model.checkpoint import open_checkpoint
+
+    for folder in settings.checkpoints:
+        open_checkpoint(folder).prove_contents()
 
 
 @app.command()

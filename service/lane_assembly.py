@@ -31,7 +31,8 @@ from service.ingest import Ingest
 from service.lane import Lane, LaneOptions
 from service.lanes import ServedLane
 from service.metrics import Metrics
-from service.model.checkpoint import QUANTIZER, Checkpoint, open_checkpoint
+from service.model.checkpoint import Checkpoint, open_checkpoint
+from service.model.checkpoint_files import QUANTIZER
 from service.model.smoothing import SiblingMixer
 from service.model.title_tokens import TitleTokens
 from service.model_report import model_report, new_item_share
@@ -87,6 +88,8 @@ class LaneAssembly:
         """
         async with AsyncExitStack() as stack:
             checkpoint = await asyncio.to_thread(open_checkpoint, folder)
+            if beside is not None:  # the first one's were proven before anything was imported
+                await asyncio.to_thread(checkpoint.prove_contents)
             version = checkpoint.manifest.model_version
             parts = self.parts.of(checkpoint, first=beside is None)
             log = await self._open_log(stack, checkpoint, parts)

@@ -164,6 +164,11 @@ class Settings(BaseSettings):
         1.0, description="share of them, for the samplers by `traceidratio` (`OTEL_TRACES_SAMPLER_ARG`)"
     )
 
+    @property
+    def checkpoints(self) -> list[Path]:
+        """All that are served from the start."""
+        return [self.checkpoint, *(entry.checkpoint for entry in self.further_models)]
+
     @field_validator("traces_endpoint")
     @classmethod
     def _is_url(cls, value: SecretStr) -> SecretStr:

@@ -19,15 +19,8 @@ from safetensors.torch import save_file
 from service.app import Parts, Service, open_service
 from service.engine.base import BeamAnswer, BeamRequest, CatalogDelta, EngineStatistics, TokenRow
 from service.errors import UnknownVersionError
-from service.model.checkpoint import (
-    QUANTIZER,
-    CatalogTensors,
-    Checkpoint,
-    ItemRecord,
-    open_checkpoint,
-    seal,
-    write_catalog,
-)
+from service.model.checkpoint import CatalogTensors, Checkpoint, ItemRecord, open_checkpoint, seal, write_catalog
+from service.model.checkpoint_files import QUANTIZER
 from service.model.quantizer import ResidualQuantizer
 from service.model.semantic_ids import Sid
 from service.settings import Settings

@@ -16,15 +16,8 @@ from loadtest.synthetic_checkpoint import (
     write_language_model,
     write_memory,
 )
-from service.model.checkpoint import (
-    QUANTIZER,
-    CatalogTensors,
-    Checkpoint,
-    ItemRecord,
-    open_checkpoint,
-    seal,
-    write_catalog,
-)
+from service.model.checkpoint import CatalogTensors, Checkpoint, ItemRecord, open_checkpoint, seal, write_catalog
+from service.model.checkpoint_files import QUANTIZER
 from service.model.quantizer import ResidualQuantizer
 from service.model.semantic_ids import SidSpace
 

@@ -22,7 +22,6 @@ from service.model.blend import BlendWeights, Neighbours
 from service.model.checkpoint import (
     NEIGHBOURS,
     PREFIX_MEMORY,
-    QUANTIZER,
     CatalogTensors,
     ItemRecord,
     copy_text_encoder,
@@ -30,6 +29,7 @@ from service.model.checkpoint import (
     seal,
     write_catalog,
 )
+from service.model.checkpoint_files import QUANTIZER
 from service.model.grounded_lm import GroundedLM, load_grounded_lm
 from service.model.manifest import Manifest
 from service.model.quantizer import ResidualQuantizer

@@ -23,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from service.model.fitted_coefficients import BlendWeights as BlendWeights
 from service.model.new_items import TrainedTexts
 
 FLOOR = 1e-5
@@ -30,29 +31,6 @@ NONE = -1
 
 Rows = NDArray[np.int64]
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class BlendWeights:
-    """The coefficients of the equation above, in the order (model, company, text), and what they were fitted with.
-
-    ``reach`` is the share of events whose item is among the candidates; ``history`` how many items h_k there are.
-
-    Raises:
-        ValueError: temperature, decay, history or reach do not make sense.
-    """
-
-    model: float
-    company: float
-    text: float
-    reach: float = 1.0
-    temperature: float = 0.05
-    decay: float = 0.8
-    history: int = 5
-
-    def __post_init__(self) -> None:
-        if self.temperature <= 0 or not 0 < self.decay <= 1 or self.history < 1 or not 0 < self.reach <= 1:
-            raise ValueError(f"temperature > 0, 0 < decay <= 1, history >= 1 and 0 < reach <= 1 are needed, got {self}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -32,27 +31,30 @@ from torch import Tensor
 from service.errors import CheckpointError
 from service.model.blend import NAMES as NEIGHBOUR_TENSORS
 from service.model.blend import NONE, Blend, Neighbours
+from service.model.checkpoint_files import (
+    CATALOG_ITEMS,
+    CATALOG_TENSORS,
+    LM_FOLDER,
+    MANIFEST,
+    QUANTIZER,
+    file_entry,
+    listed_files,
+    prove_files,
+    read_manifest,
+)
 from service.model.item_text import AttributeValue
-from service.model.manifest import READABLE_VERSIONS, SCHEMA_VERSION, FileEntry, Manifest
+from service.model.manifest import SCHEMA_VERSION, Manifest
 from service.model.prefix_memory import PrefixMemory, PrefixMemoryConfig
 from service.model.prompt import PromptTemplate
 from service.model.quantizer import ResidualQuantizer
 from service.model.semantic_ids import SidSpace
 from service.model.title_tokens import TitleTokens, load_title_tokens
 
-MANIFEST = "manifest.json"
-LM_FOLDER = "lm"
 TEXT_ENCODER_FOLDER = "text_encoder"
 PREFIX_MEMORY = "prefix_memory.safetensors"
-QUANTIZER = "quantizer.safetensors"
 NEIGHBOURS = "neighbours.safetensors"
 LANGUAGE_MODEL = "lm/model.safetensors"
 INPUT_ROWS, OUTPUT_ROWS = "model.embed_tokens.weight", "lm_head.weight"
-CATALOG_ITEMS = "catalog.jsonl"
-CATALOG_TENSORS = "catalog.safetensors"
-
-_ALLOWED_SUFFIXES = {".json", ".jsonl", ".safetensors"}
-_REQUIRED = (f"{LM_FOLDER}/config.json", f"{LM_FOLDER}/model.safetensors", QUANTIZER, CATALOG_ITEMS, CATALOG_TENSORS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +180,14 @@ class Checkpoint:
         """The prefix memory, or None for a checkpoint without one."""
         return load_prefix_memory(self.folder, self.manifest)
 
+    def prove_contents(self) -> None:
+        """Load every part once but the two language models: seconds before an engine would stumble over one.
+
+        Raises:
+            CheckpointError: a part does not fit the manifest.
+        """
+        self.quantizer(), self.prefix_memory(), self.items(), self.catalog_tensors(), self.blend()
+
 
 def open_checkpoint(folder: Path, *, verify: bool = True) -> Checkpoint:
     """Read the manifest and prove that the files are those it lists.
@@ -189,47 +199,12 @@ def open_checkpoint(folder: Path, *, verify: bool = True) -> Checkpoint:
     Raises:
         CheckpointError: the folder is not a whole, untampered checkpoint of a schema this code reads.
     """
-    manifest = read_manifest(folder)
-    for name in _REQUIRED:
-        if name not in manifest.files:
-            raise CheckpointError(f"{folder / MANIFEST}: lists no {name}; export the checkpoint again")
-    _check_files(folder, manifest, verify=verify)
+    manifest = prove_files(folder, verify=verify)
     space = SidSpace(manifest.sid.levels, manifest.sid.codes, manifest.sid.first_token_id)
-    if space.end_token_id > manifest.lm.vocab_size:
-        raise CheckpointError(
-            f"{folder / MANIFEST}: SID tokens end at {space.end_token_id}, the vocabulary at {manifest.lm.vocab_size}"
-        )
-    _check_language_model(folder, manifest)
-    _check_prompt(folder, manifest)
     part = manifest.prompt
     return Checkpoint(
         folder, manifest, space, PromptTemplate(space, part.prefix_ids, part.max_items, part.title_tokens)
     )
-
-
-def read_manifest(folder: Path) -> Manifest:
-    """The manifest alone, its schema checked.
-
-    Raises:
-        CheckpointError: it is missing, unreadable or of another schema version.
-    """
-    path = folder / MANIFEST
-    try:
-        raw = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: not found; --checkpoint must name a folder made by `groundrec train`") from None
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: cannot be read: {error}") from error
-    version = raw.get("schema_version") if isinstance(raw, dict) else None
-    if version not in READABLE_VERSIONS:
-        readable = " and ".join(str(known) for known in READABLE_VERSIONS)
-        raise CheckpointError(f"{path}: schema version {version!r}, this program reads {readable}")
-    try:
-        return Manifest.model_validate(raw)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise CheckpointError(f"{path}: {place}: {first['msg']}") from error
 
 
 def load_prefix_memory(folder: Path, manifest: Manifest) -> PrefixMemory | None:
@@ -275,9 +250,9 @@ def seal(folder: Path, fields: Mapping[str, Any]) -> Manifest:
     The model version is the digest of the file digests, so equal content has an equal version. Everybody may read the
     files afterwards: safetensors writes them for the owner alone, and the service runs as another user.
     """
-    for name in _files(folder):
+    for name in listed_files(folder):
         (folder / name).chmod(0o644)
-    files = {name: _entry(folder / name) for name in sorted(_files(folder)) if name != MANIFEST}
+    files = {name: file_entry(folder / name) for name in sorted(listed_files(folder)) if name != MANIFEST}
     digest = hashlib.sha256("".join(f"{name}{entry.sha256}" for name, entry in files.items()).encode())
     manifest = Manifest.model_validate({**fields, "model_version": digest.hexdigest()[:12], "files": files})
     _write_manifest(folder, manifest)
@@ -324,50 +299,6 @@ def copy_text_encoder(source: Path, folder: Path) -> None:
             shutil.copyfile(path, target)
 
 
-def _check_files(folder: Path, manifest: Manifest, *, verify: bool) -> None:
-    present = _files(folder) - {MANIFEST}
-    for name in sorted(present - set(manifest.files)):
-        raise CheckpointError(f"{folder / name}: not listed in the manifest; remove it or export the checkpoint again")
-    for name, entry in manifest.files.items():
-        path = folder / name
-        if Path(name).suffix not in _ALLOWED_SUFFIXES or ".." in Path(name).parts or Path(name).is_absolute():
-            raise CheckpointError(f"{path}: a checkpoint holds only JSON and safetensors inside its folder")
-        if name not in present:
-            raise CheckpointError(f"{path}: listed in the manifest but missing")
-        if path.stat().st_size != entry.bytes:
-            raise CheckpointError(
-                f"{path}: {path.stat().st_size} bytes, the manifest says {entry.bytes}; copy it again"
-            )
-        if verify and _sha256(path) != entry.sha256:
-            raise CheckpointError(f"{path}: its sha256 is not the manifest's; the file was changed or damaged")
-
-
-def _check_language_model(folder: Path, manifest: Manifest) -> None:
-    path = folder / LM_FOLDER / "config.json"
-    config = json.loads(path.read_bytes())
-    for key, wanted in (
-        ("vocab_size", manifest.lm.vocab_size),
-        ("hidden_size", manifest.lm.hidden_size),
-        ("num_hidden_layers", manifest.lm.num_layers),
-    ):
-        if config.get(key) != wanted:
-            raise CheckpointError(f"{path}: {key} is {config.get(key)}, the manifest says {wanted}")
-
-
-def _check_prompt(folder: Path, manifest: Manifest) -> None:
-    if not all(0 <= token < manifest.lm.vocab_size for token in manifest.prompt.prefix_ids):
-        raise CheckpointError(f"{folder / MANIFEST}: prompt.prefix_ids lie outside the vocabulary")
-    path = folder / LM_FOLDER / "config.json"
-    positions = json.loads(path.read_bytes()).get("max_position_embeddings")
-    item_tokens = manifest.sid.levels + manifest.prompt.title_tokens
-    longest = len(manifest.prompt.prefix_ids) + manifest.prompt.max_items * item_tokens + manifest.sid.levels
-    if positions is not None and longest > positions:
-        raise CheckpointError(
-            f"{folder / MANIFEST}: prompt.max_items {manifest.prompt.max_items} of {item_tokens} tokens "
-            f"needs {longest} positions, {path.name} allows {positions}"
-        )
-
-
 def _item(line: str, place: str) -> ItemRecord:
     try:
         item = ItemRecord(**json.loads(line))
@@ -411,19 +342,3 @@ def _load_tensors(path: Path, wanted: Sequence[str]) -> dict[str, Tensor]:
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise CheckpointError(f"{path}: tensor {name!r} holds NaN or infinity")
     return dict(stored)
-
-
-def _files(folder: Path) -> set[str]:
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-
-
-def _entry(path: Path) -> FileEntry:
-    return FileEntry(sha256=_sha256(path), bytes=path.stat().st_size)
-
-
-def _sha256(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}; let the service's user read it") from error

@@ -8,8 +8,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from service.model.blend import BlendWeights
-from service.model.new_items import NewItemDial
+from service.model.fitted_coefficients import BlendWeights, NewItemDial
 
 SCHEMA_VERSION: Literal[4] = 4
 READABLE_VERSIONS = (1, 2, 3, 4)  # 1 knew nothing of `NewItemPart`, 2 of spare codes, 3 of titles in prompts and blends

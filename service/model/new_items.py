@@ -24,6 +24,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from service.model.fitted_coefficients import NewItemDial as NewItemDial
+
 NEIGHBOURS = 20
 MAX_REFERENCES = 50_000
 HUB_SAMPLE = 2_000
@@ -34,26 +36,6 @@ _CHUNK = 256
 
 Floats = NDArray[np.float32]
 Place = TypeVar("Place")
-
-
-@dataclass(frozen=True, slots=True)
-class NewItemDial:
-    """The coefficients of the equation above, the temperature of the cosines, and how many history items count.
-
-    Raises:
-        ValueError: temperature, decay or history do not make sense.
-    """
-
-    bias: float
-    text: float
-    model: float
-    temperature: float = 0.1
-    decay: float = 0.8
-    history: int = 10
-
-    def __post_init__(self) -> None:
-        if self.temperature <= 0 or not 0 < self.decay <= 1 or self.history < 1:
-            raise ValueError(f"temperature > 0, 0 < decay <= 1 and history >= 1 are needed, got {self}")
 
 
 @dataclass(frozen=True, slots=True)

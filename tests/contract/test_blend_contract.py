@@ -9,7 +9,8 @@ from safetensors.torch import save_file
 
 from service.errors import CheckpointError
 from service.model.blend import NONE, BlendWeights, Neighbours, log_densities
-from service.model.checkpoint import MANIFEST, NEIGHBOURS, Checkpoint, open_checkpoint, seal
+from service.model.checkpoint import NEIGHBOURS, Checkpoint, open_checkpoint, seal
+from service.model.checkpoint_files import MANIFEST
 from tests.service_doubles import ids, running
 from tests.tiny_checkpoint import build
 
@@ -38,7 +39,7 @@ def sealed(folder: Path, neighbours: Neighbours) -> Checkpoint:
 
 
 def open_manifest(folder: Path) -> dict[str, object]:
-    from service.model.checkpoint import read_manifest
+    from service.model.checkpoint_files import read_manifest
 
     return read_manifest(folder).model_dump(exclude={"files", "model_version"})
 

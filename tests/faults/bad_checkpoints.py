@@ -5,12 +5,14 @@ that the later check has to.
 """
 
 import json
+import os
 import shutil
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -19,56 +21,98 @@ from safetensors.torch import load_file, save_file
 from service.model.checkpoint import seal
 from tests.faults.figure import Figure, count, seconds
 from tests.faults.scene import Scene
-from tests.faults.stage import ROOT
+from tests.faults.stage import DURABLE, ROOT, Replica
 from tests.redis_server import RedisServer, free_port
 from tests.tiny_checkpoint import Shape, build
+from tests.tiny_text_encoder import with_text_encoder
 
 LFS_POINTER = (
     b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daa\nsize 9\n"
 )
 REFUSED = 2
+PATIENCE_SECONDS = 60
 
 
 async def refused(scene: Scene, length: float) -> list[Figure]:
     """Drill 10: exit code 2 within seconds, one line that names what is wrong, a port that was never open."""
     folder = scene.folder()
-    good = build(folder / "good", Shape()).folder
-    other = build(folder / "other", Shape(items=40, seed=1)).folder
+    good = with_text_encoder(build(folder / "good", Shape()), folder / "good-encoder").folder
+    other = with_text_encoder(build(folder / "other", Shape(items=40, seed=1)), folder / "other-encoder").folder
     (folder / "redis").mkdir()
-    redis = RedisServer(folder / "redis").start()
+    redis = RedisServer(folder / "redis", *DURABLE).start()
     try:
-        outcomes = [_serve(_damaged(folder, name, good, other), redis.url) for name in FAULTS]
+        healthy = await _starts(folder / "control", Path(shutil.copytree(good, folder / "whole")), redis.url)
+        refusals = {name: _serve(_damaged(folder, name, good, other), redis.url) for name in FAULTS}
     finally:
         redis.kill()
-    slowest = max(took for _, _, _, took in outcomes)
+    for name, refusal in refusals.items():
+        print(f"  {name}: {refusal.seconds:.1f} s, {refusal.cpu:.1f} CPU s: {refusal.words.strip()}")
+    told = [FAULTS[name].told in refusal.words for name, refusal in refusals.items()]
+    slowest = max(refusals.values(), key=lambda refusal: refusal.seconds)
     return [
-        count("broken checkpoints", len(outcomes), 14),
-        count("refused with exit code 2", sum(code == REFUSED for code, _, _, _ in outcomes), len(outcomes)),
-        count("told in one line", sum(_one_line(words) for _, words, _, _ in outcomes), len(outcomes)),
-        count("ports that were open", sum(opened for _, _, opened, _ in outcomes)),
-        seconds("slowest refusal", slowest, 5.0),
+        count("whole copies that became ready", float(healthy), 1),
+        count("broken checkpoints", len(refusals), 14),
+        count("refused with exit code 2", sum(each.code == REFUSED for each in refusals.values()), len(refusals)),
+        count("told in one line", sum(_one_line(each.words) for each in refusals.values()), len(refusals)),
+        count("lines that name the fault", sum(told), len(refusals)),
+        count("ports that were open", sum(each.opened for each in refusals.values())),
+        seconds("slowest refusal", slowest.seconds, 5.0),
+        seconds("CPU time of the dearest refusal", max(each.cpu for each in refusals.values()), 5.0),
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """How a start ended: exit code, standard error, whether the port was ever open, seconds and CPU seconds it took."""
+
+    code: int
+    words: str
+    opened: bool
+    seconds: float
+    cpu: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What breaks a copy (given another model's checkpoint, too), and words that only this fault's line holds."""
+
+    damage: Callable[[Path, Path], object]
+    told: str
 
 
 def _damaged(folder: Path, name: str, good: Path, other: Path) -> Path:
     copy = Path(shutil.copytree(good, folder / name.replace(" ", "-")))
-    FAULTS[name](copy, other)
+    FAULTS[name].damage(copy, other)
     return copy
 
 
-def _serve(checkpoint: Path, redis_url: str) -> tuple[int, str, bool, float]:
-    """Exit code, standard error, whether the port was ever open, and seconds it took."""
-    port, start = free_port(), time.monotonic()
+async def _starts(folder: Path, checkpoint: Path, redis_url: str) -> bool:
+    """Whether the copy that nothing happened to is served; without that, a refusal would say nothing of its fault."""
+    replica = Replica(folder, checkpoint, redis_url)
+    try:
+        await replica.start()
+        return await replica.stop() == 0
+    finally:
+        replica.kill()
+
+
+def _serve(checkpoint: Path, redis_url: str) -> Refusal:
+    port, start, words = free_port(), time.monotonic(), checkpoint.with_suffix(".stderr")
     command = [sys.executable, "-m", "service", "serve", "--checkpoint", str(checkpoint), "--redis-url", redis_url]
-    process = subprocess.Popen([*command, "--port", str(port)], cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    opened = False
-    while process.poll() is None and time.monotonic() < start + 120:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+    with words.open("w") as stderr:
+        process = subprocess.Popen([*command, "--port", str(port)], cwd=ROOT, env=environment, stderr=stderr)
+    opened, pid = False, 0
+    while not pid:
+        if time.monotonic() > start + PATIENCE_SECONDS:
+            process.kill()
         with socket.socket() as probe:
             opened |= probe.connect_ex(("127.0.0.1", port)) == 0
         time.sleep(0.02)
-    took = time.monotonic() - start
-    process.kill()
-    return process.wait(), process.communicate()[1], opened, took
+        pid, status, used = os.wait4(process.pid, os.WNOHANG)  # Popen does not tell the process's CPU time
+    process.returncode = os.waitstatus_to_exitcode(status)
+    cpu = used.ru_utime + used.ru_stime
+    return Refusal(process.returncode, words.read_text(), opened, time.monotonic() - start, cpu)
 
 
 def _one_line(words: str) -> bool:
@@ -123,9 +167,11 @@ def _nan(folder: Path, other: Path) -> None:
 
 
 def _wrong_tokenizer(folder: Path, other: Path) -> None:
+    """One that lacks the last SID token, as another model's would."""
     path = folder / "lm" / "tokenizer.json"
     raw = json.loads(path.read_bytes())
-    raw["added_tokens"] = raw["added_tokens"][:-1]
+    vocabulary = raw["model"]["vocab"]
+    del vocabulary[max(vocabulary, key=vocabulary.get)]
     path.write_text(json.dumps(raw))
     _seal_again(folder)
 
@@ -146,19 +192,28 @@ def _empty(folder: Path, other: Path) -> None:
     folder.mkdir()
 
 
-FAULTS: dict[str, Callable[[Path, Path], object]] = {
-    "truncated": _truncate,
-    "flipped bit": _flip,
-    "missing file": lambda folder, other: (folder / "quantizer.safetensors").unlink(),
-    "extra pickle": lambda folder, other: (folder / "weights.pkl").write_bytes(b"\x80\x04."),
-    "LFS pointer": lambda folder, other: (folder / "lm" / "model.safetensors").write_bytes(LFS_POINTER),
-    "wrong sha256": _wrong_sha,
-    "newer manifest": _newer,
-    "wrong codebook": _wrong_codebook,
-    "wrong vocabulary": _wrong_vocabulary,
-    "NaN": _nan,
-    "wrong tokenizer": _wrong_tokenizer,
-    "other model's catalogue": _other_catalogue,
-    "unreadable": _unreadable,
-    "empty": _empty,
+FAULTS = {
+    "truncated": Fault(_truncate, "catalog.safetensors: "),
+    "flipped bit": Fault(_flip, "model.safetensors: its sha256 is not the manifest's"),
+    "missing file": Fault(
+        lambda folder, other: (folder / "quantizer.safetensors").unlink(),
+        "quantizer.safetensors: listed in the manifest but missing",
+    ),
+    "extra pickle": Fault(
+        lambda folder, other: (folder / "weights.pkl").write_bytes(b"\x80\x04."),
+        "weights.pkl: not listed in the manifest",
+    ),
+    "LFS pointer": Fault(
+        lambda folder, other: (folder / "lm" / "model.safetensors").write_bytes(LFS_POINTER),
+        "model.safetensors: 110 bytes, the manifest says",
+    ),
+    "wrong sha256": Fault(_wrong_sha, "quantizer.safetensors: its sha256 is not the manifest's"),
+    "newer manifest": Fault(_newer, "schema version 99"),
+    "wrong codebook": Fault(_wrong_codebook, "quantizer.safetensors: the codebooks do not have the manifest's levels"),
+    "wrong vocabulary": Fault(_wrong_vocabulary, "config.json: vocab_size is 999"),
+    "NaN": Fault(_nan, "catalog.safetensors: tensor 'embeddings' holds NaN"),
+    "wrong tokenizer": Fault(_wrong_tokenizer, "tokenizer.json: lacks 1 of the SID tokens"),
+    "other model's catalogue": Fault(_other_catalogue, "catalog.jsonl: 40 items, the manifest says"),
+    "unreadable": Fault(_unreadable, "quantizer.safetensors: listed in the manifest but missing"),
+    "empty": Fault(_empty, "manifest.json: not found"),
 }

@@ -14,7 +14,8 @@ from service.client.results import PostedItem
 from service.errors import RefusedError, StartupError, UnreachableError
 from service.item_file import read_items
 from service.item_import import ItemImport
-from service.model.checkpoint import QUANTIZER, Checkpoint
+from service.model.checkpoint import Checkpoint
+from service.model.checkpoint_files import QUANTIZER
 from service.stores.memory_items import MemoryItemLog
 from service.stores.redis_items import RedisItemLog
 from tests.integration.test_log_recovery import assert_alike, contents, film, replica, until

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from service.errors import CheckpointError
-from service.model.checkpoint import Checkpoint, change_manifest, open_checkpoint, read_manifest, seal
+from service.model.checkpoint import Checkpoint, change_manifest, open_checkpoint, seal
+from service.model.checkpoint_files import read_manifest
 from service.model.grounded_lm import load_grounded_lm
 from tests.tiny_checkpoint import Shape, build, distinct_codes
 
@@ -89,6 +92,15 @@ def edit_tensor(file: str, name: str, value: float) -> Callable[[Path], None]:
     return edit
 
 
+def forget_a_sid_token(folder: Path) -> None:
+    path = folder / "lm" / "tokenizer.json"
+    raw = json.loads(path.read_bytes())
+    vocabulary = raw["model"]["vocab"]
+    del vocabulary[max(vocabulary, key=vocabulary.get)]
+    path.write_text(json.dumps(raw))
+    reseal(folder)
+
+
 FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "missing manifest": (lambda folder: (folder / "manifest.json").unlink(), r"manifest\.json: not found"),
     "empty manifest": (overwrite("manifest.json"), r"manifest\.json: cannot be read"),
@@ -96,6 +108,7 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
         edit_manifest(schema_version=5),
         r"manifest\.json: schema version 5, this program reads 1 and 2 and 3 and 4",
     ),
+    "another model's tokenizer": (forget_a_sid_token, r"tokenizer\.json: lacks 1 of the SID tokens, 123 first"),
     "unknown field": (edit_manifest(surprise=1), r"manifest\.json: surprise"),
     "flipped bit": (flip_bit, r"model\.safetensors: its sha256"),
     "truncated": (truncate, r"catalog\.safetensors: \d+ bytes"),
@@ -227,3 +240,23 @@ def test_llamafactory_7997_and_transformers_45236_the_padded_vocabulary_survives
     assert model.sid_rows.shape == (24, 64)
     assert (model.sid_head is None) == tied
     assert model.level_head(2).shape == (8, 64)
+
+
+def test_a_damaged_file_is_told_before_torch_is_imported(copy: Path) -> None:
+    flip_bit(copy)
+    program = (
+        "import sys; from service.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as ended: print(ended.code, 'torch' in sys.modules, file=sys.stdout)"
+    )
+    command = [sys.executable, "-c", program, "serve", "--checkpoint", str(copy)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert answer.stdout.split() == ["2", "False"]
+    assert "model.safetensors: its sha256 is not the manifest's" in answer.stderr
+
+
+def test_a_file_that_was_written_to_is_hashed_again(copy: Path) -> None:
+    open_checkpoint(copy)
+    flip_bit(copy)
+    with pytest.raises(CheckpointError, match="its sha256 is not"):
+        open_checkpoint(copy)
