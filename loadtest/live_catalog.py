@@ -38,13 +38,16 @@ from service.ingest import Ingest
 from service.item_table import ItemTable
 from service.metrics import Metrics
 from service.model.checkpoint import Checkpoint, ItemRecord, open_checkpoint
+from service.model.new_items import NewItemDial
 from service.model.smoothing import SiblingMixer
+from service.new_items import NewItems
 from service.siblings import SiblingSums
 from service.stores.redis_items import RedisItemLog
 
 NEVER = 10**9
 SPREAD = 0.5
 LOAD_PAUSE = 0.005
+DIAL = NewItemDial(0.0, 1.0, 0.0)
 
 
 class StandInEncoder:
@@ -108,8 +111,8 @@ class Replica:
 
 
 @asynccontextmanager
-async def replica(checkpoint: Checkpoint, url: str) -> AsyncIterator[Replica]:
-    """A replica that has caught up."""
+async def replica(checkpoint: Checkpoint, url: str, scored: bool = True) -> AsyncIterator[Replica]:
+    """A replica that has caught up; ``scored`` keeps what scoring new items for users needs, as a service does."""
     log, metrics, tensors = (
         RedisItemLog(url, fingerprint="bench", shown_url=url),
         Metrics(),
@@ -118,6 +121,8 @@ async def replica(checkpoint: Checkpoint, url: str) -> AsyncIterator[Replica]:
     grounder = Grounder(checkpoint, StandInEncoder(checkpoint))
     mixer = SiblingMixer(tensors.codes_NL, tensors.embedding_NE, checkpoint.space.codes, 0.05)
     compaction = Compaction(log, metrics, NEVER)
+    item_ids = [item.item_id for item in checkpoint.items()]
+    followers = [NewItems(item_ids, tensors.embedding_NE, DIAL)] if scored else []
     sync = CatalogSync(
         Catalog.from_checkpoint(checkpoint),
         checkpoint.space,
@@ -127,6 +132,7 @@ async def replica(checkpoint: Checkpoint, url: str) -> AsyncIterator[Replica]:
         SiblingSums(mixer),
         metrics,
         compaction=compaction,
+        followers=followers,
     )
     start = time.perf_counter()
     await sync.replay()

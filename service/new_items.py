@@ -14,24 +14,28 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from immutables import Map
 from numpy.typing import NDArray
 
 from service.catalog import CatalogStep
 from service.model.new_items import NewItemDial, NewItemTable, TrainedTexts, new_item_log_probs
+from service.new_item_rows import NewItemRows
 from service.vectors import unpack
 
 CACHED_DENSITIES = 100_000
+SORTED_FIRST = 512
 
 Embedding = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The new items of one moment: ids in the order of the table's rows, and the row of each."""
+    """The new items of one moment: the row of each, how many rows there were, and which of them still stand [M]."""
 
-    item_ids: tuple[str, ...]
-    row: Mapping[str, int]
+    rows: NewItemRows
+    row: Map[str, int]
     table: NewItemTable
+    stands_M: NDArray[np.bool_]
 
 
 class NewItems:
@@ -43,10 +47,10 @@ class NewItems:
         self._embedding_NE = embedding_NE
         self._texts = TrainedTexts(embedding_NE, dial.temperature)
         self._density: OrderedDict[str, float] = OrderedDict()
-        self._known = _Known((), {}, self._texts.table(embedding_NE[:0]))
+        self._known = self._fresh((), self._texts.table(embedding_NE[:0]))
 
     def __len__(self) -> int:
-        return len(self._known.item_ids)
+        return len(self._known.row)
 
     async def follow(self, step: CatalogStep) -> None:
         """Take what a step of the catalogue brings and takes away."""
@@ -58,14 +62,32 @@ class NewItems:
 
     def change(self, embeddings: Mapping[str, Embedding], gone: Iterable[str] = ()) -> None:
         """Take new items, or new texts of them, in, and others out; searches see all of it or nothing."""
-        known = self._known
-        leaving = set(gone) | set(embeddings)
-        kept = np.array([row for row, item_id in enumerate(known.item_ids) if item_id not in leaving], np.int64)
+        known = self._known if len(self) >= len(self._known.stands_M) // 2 else self._compacted()
+        rows, count = known.rows, len(known.stands_M)
         width = self._embedding_NE.shape[1]
         added_ME = np.array(list(embeddings.values()), np.float32).reshape(-1, width)
-        table = known.table.with_rows(kept, self._texts.table(added_ME))
-        item_ids = (*(known.item_ids[row] for row in kept), *embeddings)
-        self._known = _Known(item_ids, {item_id: row for row, item_id in enumerate(item_ids)}, table)
+        rows.append(list(embeddings), self._texts.table(added_ME))
+        stands_M = np.ones(len(rows), np.bool_)
+        stands_M[:count] = known.stands_M
+        with known.row.mutate() as row:
+            for item_id in {*gone, *embeddings}:
+                if (old := row.pop(item_id, None)) is not None:
+                    stands_M[old] = False
+            for place, item_id in enumerate(embeddings, count):
+                row[item_id] = place
+            self._known = _Known(rows, row.finish(), rows.table(len(rows)), stands_M)
+
+    def _fresh(self, item_ids: Sequence[str], table: NewItemTable) -> _Known:
+        rows = NewItemRows(item_ids, table)
+        row = Map({item_id: place for place, item_id in enumerate(item_ids)})
+        return _Known(rows, row, table, np.ones(len(rows), np.bool_))
+
+    def _compacted(self) -> _Known:
+        """Rows of its own for what still stands, so that what went does not pile up."""
+        known = self._known
+        kept = np.flatnonzero(known.stands_M)
+        table = NewItemTable(*(getattr(known.table, name)[kept] for name in NewItemTable.__slots__))
+        return self._fresh([known.rows.item_ids[row] for row in kept], table)
 
     def scored(self, history: Sequence[str], found: Iterable[tuple[str, float]]) -> Iterator[tuple[str, float]]:
         """New items with their log-probabilities, best first; nothing for a history without a known item.
@@ -75,15 +97,24 @@ class NewItems:
             found: what the beam found: trained items and their log-probabilities.
         """
         known = self._known
-        recent = [item_id for item_id in reversed(history) if item_id in self._row or item_id in known.row]
-        recent = recent[: self._dial.history]
-        if not recent or not known.item_ids:
+        recent = self._telling(history, known)[: self._dial.history]
+        if not recent or not known.row:
             return
         history_HE = np.stack([self._embedding(item_id, known) for item_id in recent])
         density_H = self._densities(recent, history_HE)
         score_M = new_item_log_probs(known.table, history_HE, density_H, self._shares(found), self._dial)
-        for row in np.argsort(-score_M, kind="stable").tolist():
-            yield known.item_ids[row], float(score_M[row])
+        score_M[~known.stands_M] = -np.inf
+        for row in _best_first(score_M, len(known.row)):
+            yield known.rows.item_ids[row], float(score_M[row])
+
+    def _telling(self, history: Sequence[str], known: _Known) -> list[str]:
+        """The items whose texts count, newest first: the trained ones, or new ones where there is no other.
+
+        New items may be alike in something that no trained text has, an injected sentence say; they would find each
+        other by it. Beside a trained item they are not asked (training/experiments/exposure).
+        """
+        trained = [item_id for item_id in reversed(history) if item_id in self._row]
+        return trained or [item_id for item_id in reversed(history) if item_id in known.row]
 
     def _embedding(self, item_id: str, known: _Known) -> Embedding:
         row = self._row.get(item_id)
@@ -110,3 +141,13 @@ class NewItems:
             if row is not None:
                 share_N[row] = np.exp(score)
         return share_N
+
+
+def _best_first(score_M: NDArray[np.float32], count: int) -> Iterator[int]:
+    """The rows of the ``count`` highest scores, equal ones in order; the rest is sorted if anybody reads so far."""
+    first = min(SORTED_FIRST, count)
+    least = np.partition(score_M, len(score_M) - first)[len(score_M) - first]
+    leading = np.flatnonzero(score_M >= least)
+    yield from leading[np.argsort(-score_M[leading], kind="stable")].tolist()
+    if len(leading) < count:
+        yield from np.argsort(-score_M, kind="stable")[len(leading) : count].tolist()

@@ -71,7 +71,7 @@ class NewItemScorer:
     def _inputs(self, examples: Sequence[Example], found: Recommended) -> Iterator[UserInputs]:
         row_N = self._cold.row_N
         for example, items, scores in zip(examples, found.items, found.scores, strict=True):
-            recent = list(example.history[::-1])
+            recent = [item for item in example.history[::-1] if row_N[item] >= 0] or list(example.history[::-1])
             share_N = np.zeros(self._trained, np.float32)
             share_N[row_N[items]] = np.exp(scores)
             yield UserInputs(self._cold.embedding_NE[recent], self._density_N[recent], share_N)

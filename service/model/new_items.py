@@ -50,11 +50,6 @@ class NewItemTable:
     def __len__(self) -> int:
         return len(self.embedding_ME)
 
-    def with_rows(self, kept: NDArray[np.int64], more: "NewItemTable") -> "NewItemTable":
-        """The rows ``kept`` of this table and then all of ``more``."""
-        pairs = ((getattr(self, name)[kept], getattr(more, name)) for name in NewItemTable.__slots__)
-        return NewItemTable(*(np.concatenate(pair) for pair in pairs))
-
 
 class TrainedTexts:
     """The trained items' unit embeddings float32 [N, E], and what a text looks like among them."""

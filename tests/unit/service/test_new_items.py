@@ -127,3 +127,60 @@ async def test_a_vector_from_the_log_scores_as_the_embedding_did(checkpoint: Che
     )
     (_, wanted), (_, found) = (next(items.scored(["t0", "t3"], [("t1", -1.0)])) for items in (exact, followed))
     assert found == pytest.approx(wanted, abs=0.05)
+
+
+def crowd(random: np.random.Generator, count: int) -> dict[str, NDArray[np.float32]]:
+    vectors = random.normal(size=(count, 8)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return {f"n{random.integers(3 * count)}": vector for vector in vectors}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_after_any_changes_it_is_as_if_built_from_what_there_is(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    followed, there = new_items(), dict[str, NDArray[np.float32]]()
+    for _ in range(30):
+        came = crowd(random, int(random.integers(0, 40)))
+        went = [item_id for item_id in there if random.random() < 0.3]
+        followed.change(came, went)
+        there = {item_id: vector for item_id, vector in there.items() if item_id not in went} | came
+    built = new_items()
+    built.change(there)
+    asked: dict[str, float] = {"t1": -0.5, "t3": -2.0}
+    ours, wanted = (dict(items.scored(["t0", "t4"], asked.items())) for items in (followed, built))
+    assert len(followed) == len(there) and ours == pytest.approx(wanted, abs=1e-5)
+    assert list(ours.values()) == sorted(ours.values(), reverse=True)
+
+
+def test_a_thousand_new_items_are_read_best_first_to_the_end() -> None:
+    items, random = new_items(), np.random.default_rng(3)
+    items.change({f"n{n}": near(n % 6, 6 + n % 2) + np.float32(0.01 * random.random()) for n in range(2000)})
+    found = list(items.scored(["t0", "t4"], []))
+    assert len({item_id for item_id, _ in found}) == len(found) == 2000
+    assert [score for _, score in found] == sorted((score for _, score in found), reverse=True)
+
+
+def test_what_went_does_not_pile_up() -> None:
+    items, random = new_items(), np.random.default_rng(4)
+    for _ in range(200):
+        items.change(crowd(random, 20), gone=[f"n{n}" for n in range(60)])
+    assert len(items._known.stands_M) <= 4 * 20 + 20
+    assert len(items._known.rows) == len(items._known.stands_M)
+
+
+def test_a_reader_keeps_its_moment_while_rows_are_added_and_arrays_grow() -> None:
+    items, random = new_items(), np.random.default_rng(5)
+    items.change(crowd(random, 30))
+    before = dict(items.scored(["t0"], []))
+    search = items.scored(["t0"], [])
+    first = next(search)
+    items.change(crowd(random, 500), gone=list(before))
+    assert dict([first, *search]) == before
+
+
+def test_a_new_item_of_the_history_counts_only_where_no_trained_one_is() -> None:
+    """Injected texts are alike in what no trained text has: they must not find each other."""
+    items = new_items()
+    items.change({"a": near(0), "b": near(0, other=6), "c": near(3)})
+    assert [*items.scored(["t3", "a"], [])] == [*items.scored(["t3"], [])]
+    assert best(items, "a")[:2] == ["a", "b"]
