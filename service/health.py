@@ -104,6 +104,7 @@ async def watch_engine(engine: Engine, metrics: Metrics, period_seconds: float) 
             pass  # the canary's business
         else:
             metrics.trie_bytes.set(found.trie_bytes)
+            metrics.engine_requests.set(found.unfinished)
             metrics.engine_free_blocks.set(found.free_blocks)
             metrics.engine_tokens.labels("computed").set(found.prompt_tokens - found.cached_tokens)
             metrics.engine_tokens.labels("prefix_cache").set(found.cached_tokens)

@@ -82,6 +82,7 @@ class Metrics:
             ["source"],
             registry=registry,
         )
+        self.engine_requests = Gauge("rec_engine_requests", "requests that the engine holds", registry=registry)
         self.engine_free_blocks = Gauge("rec_engine_free_blocks", "KV blocks that no request holds", registry=registry)
         self.truncated = Counter(
             "rec_history_truncated", "histories longer than what the model reads", registry=registry

@@ -146,7 +146,11 @@ async def test_metrics_tell_what_the_engine_holds(service: Running) -> None:
     async with asyncio.timeout(5):
         while "rec_trie_bytes 1234.0" not in (text := await exposed(service)):
             await asyncio.sleep(0.01)
-    assert "rec_engine_free_blocks 9.0" in text and 'rec_engine_prompt_tokens{source="prefix_cache"}' in text
+    assert (
+        "rec_engine_free_blocks 9.0" in text
+        and "rec_engine_requests " in text
+        and 'rec_engine_prompt_tokens{source="prefix_cache"}' in text
+    )
 
 
 async def test_an_unknown_path_is_no_label(service: Running) -> None:

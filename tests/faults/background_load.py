@@ -20,7 +20,10 @@ PATIENCE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One request: due and answered at, the HTTP status (0: none), whether degraded, and what it asked to wait."""
+    """One request: due and answered at, the HTTP status (0: none), whether degraded, and what it asked to wait.
+
+    ``late`` is how many seconds after it was due this program began to send it; the latency includes them.
+    """
 
     due: float
     at: float
@@ -28,6 +31,7 @@ class Answer:
     degraded: bool = False
     retry_after: bool = False
     items: tuple[str, ...] = ()
+    late: float = 0.0
 
     @property
     def latency(self) -> float:
@@ -95,11 +99,11 @@ class BackgroundLoad:
             self._work.append(asyncio.create_task(self._ask(url, user, start + at)))
 
     async def _ask(self, url: str, user: str, due: float) -> None:
-        body = {"user_id": user, "num_results": self._num_results}
+        body, late = {"user_id": user, "num_results": self._num_results}, time.monotonic() - due
         try:
             response = await self._client.post(f"{url}/recommend", json=body)
         except httpx.HTTPError:
-            self._answers.append(Answer(due, time.monotonic(), 0))
+            self._answers.append(Answer(due, time.monotonic(), 0, late=late))
             return
         told = response.json() if response.status_code == 200 else {}
         self._answers.append(
@@ -110,6 +114,7 @@ class BackgroundLoad:
                 bool(told.get("degraded")),
                 "retry-after" in response.headers,
                 tuple(item["item_id"] for item in told.get("items", ())),
+                late,
             )
         )
 
