@@ -18,7 +18,7 @@ from immutables import Map
 from numpy.typing import NDArray
 
 from service.catalog import CatalogStep
-from service.model.new_items import NewItemDial, NewItemTable, TrainedTexts, new_item_log_probs
+from service.model.new_items import NewItemDial, NewItemTable, TrainedTexts, new_item_log_probs, telling
 from service.new_item_rows import NewItemRows
 from service.vectors import unpack
 
@@ -46,7 +46,7 @@ class NewItems:
         self._row = {item_id: row for row, item_id in enumerate(item_ids)}
         self._embedding_NE = embedding_NE
         self._texts = TrainedTexts(embedding_NE, dial.temperature)
-        self._density: OrderedDict[str, float] = OrderedDict()
+        self._density: OrderedDict[int, float] = OrderedDict()
         self._known = self._fresh((), self._texts.table(embedding_NE[:0]))
 
     def __len__(self) -> int:
@@ -100,36 +100,25 @@ class NewItems:
         recent = self._telling(history, known)[: self._dial.history]
         if not recent or not known.row:
             return
-        history_HE = np.stack([self._embedding(item_id, known) for item_id in recent])
-        density_H = self._densities(recent, history_HE)
+        history_HE, density_H = self._embedding_NE[recent], self._densities(recent)
         score_M = new_item_log_probs(known.table, history_HE, density_H, self._shares(found), self._dial)
         score_M[~known.stands_M] = -np.inf
         for row in _best_first(score_M, len(known.row)):
             yield known.rows.item_ids[row], float(score_M[row])
 
-    def _telling(self, history: Sequence[str], known: _Known) -> list[str]:
-        """The items whose texts count, newest first: the trained ones, or new ones where there is no other.
+    def _telling(self, history: Sequence[str], known: _Known) -> list[int]:
+        """The trained rows whose texts count, newest first."""
+        met = [item_id for item_id in reversed(history) if item_id in self._row or item_id in known.row]
+        return telling(met, self._row.get, lambda item_id: int(known.table.neighbour_MQ[known.row[item_id], 0]))
 
-        New items may be alike in something that no trained text has, an injected sentence say; they would find each
-        other by it. Beside a trained item they are not asked (training/experiments/exposure).
-        """
-        trained = [item_id for item_id in reversed(history) if item_id in self._row]
-        return trained or [item_id for item_id in reversed(history) if item_id in known.row]
-
-    def _embedding(self, item_id: str, known: _Known) -> Embedding:
-        row = self._row.get(item_id)
-        found: Embedding = known.table.embedding_ME[known.row[item_id]] if row is None else self._embedding_NE[row]
-        return found
-
-    def _densities(self, item_ids: Sequence[str], history_HE: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The history's log densities; those of trained items are kept, because their texts stand still."""
-        missing = [place for place, item_id in enumerate(item_ids) if item_id not in self._density]
-        fresh = dict(zip(missing, self._texts.log_density(history_HE[missing]).tolist(), strict=True))
-        densities = [fresh[place] if place in fresh else self._density[i] for place, i in enumerate(item_ids)]
-        for item_id, density in zip(item_ids, densities, strict=True):
-            if item_id in self._row:
-                self._density[item_id] = density
-                self._density.move_to_end(item_id)
+    def _densities(self, rows: Sequence[int]) -> NDArray[np.float32]:
+        """The log densities of trained rows; they are kept, because their texts stand still."""
+        missing = [row for row in dict.fromkeys(rows) if row not in self._density]
+        fresh = dict(zip(missing, self._texts.log_density(self._embedding_NE[missing]).tolist(), strict=True))
+        densities = [fresh[row] if row in fresh else self._density[row] for row in rows]
+        for row, density in zip(rows, densities, strict=True):
+            self._density[row] = density
+            self._density.move_to_end(row)
         while len(self._density) > CACHED_DENSITIES:
             self._density.popitem(last=False)
         return np.array(densities, np.float32)

@@ -1,10 +1,10 @@
 """The dial of new items, fitted on items that the model has never met and set by what the known items may lose.
 
 Coefficients by maximum likelihood on validation (`new_item_fit`); then one offset is added to the bias: the largest one
-up to 0 at which users whose next item was known lose no more than the budget. Never above 0, where the likelihood puts
-new items: beyond it they cost known ones more than they bring, the more so the more of them a service holds. The test
-targets are not looked at. It is given
-recommendations, and knows nothing of models, checkpoints and files.
+at which users whose next item was known lose no more than half of the budget. Where the likelihood alone puts new items
+they may be shown to nobody, and nobody learns whether they are liked; the budget says what finding out may cost. The
+other half is kept for what validation does not see: the loss grows with the number of new items. The test targets are
+not looked at. It is given recommendations, and knows nothing of models, checkpoints and files.
 
 Shapes: U users, M new items, K places, F features.
 """
@@ -22,13 +22,14 @@ from training.cold_report import ColdReport
 from training.data import Example
 from training.errors import DataError
 from training.new_item_fit import Fit, Trials, fit
-from training.new_item_scores import NewItemScorer
+from training.new_item_scores import NewItemScorer, ScorerOf
 from training.recommender import Recommended
 
 TEMPERATURES = (0.05, 0.07, 0.1, 0.15)
 DECAYS = (0.6, 0.8)
 OFFSETS = tuple(float(offset) for offset in np.arange(-3.0, 3.01, 0.25))
 MIN_USERS = 20
+SPENT = 0.5  # of the budget, on validation
 
 NewPlaces = list[tuple[int, float]]
 
@@ -53,7 +54,12 @@ class CalibrationOptions:
 
 
 def calibrate(
-    cold_items: ColdItems, cold: Group, warm: Group, report: ColdReport, options: CalibrationOptions
+    cold_items: ColdItems,
+    cold: Group,
+    warm: Group,
+    report: ColdReport,
+    options: CalibrationOptions,
+    scorer: ScorerOf = NewItemScorer,
 ) -> tuple[NewItemDial, dict[str, Any]]:
     """The dial and how it came about: likelihoods by shape and the trade of warm against cold by offset.
 
@@ -64,12 +70,12 @@ def calibrate(
         raise DataError(
             f"only {len(cold.examples)} users came to a new item, {MIN_USERS} are needed; raise data.hold_out"
         )
-    fits = _fits(cold_items, cold, warm, options)
+    fits = _fits(cold_items, cold, warm, options, scorer)
     start, best = min(fits, key=lambda pair: pair[1].loss)
     text, model, bias = best.coefficient_F.tolist()
     dial = replace(start, bias=bias, text=text, model=model)
-    curve = _curve(cold_items, cold, warm, dial, report, options)
-    affordable = [r["offset"] for r in curve if r["offset"] <= 0 and r["warm_change"] >= -options.warm_loss]
+    curve = _curve(cold_items, cold, warm, dial, report, options, scorer)
+    affordable = [r["offset"] for r in curve if r["warm_change"] >= -SPENT * options.warm_loss]
     offset = max(affordable, default=OFFSETS[0])
     told = {
         "users_with_new_item": len(cold.examples),
@@ -92,9 +98,11 @@ def blended(found: Recommended, new: Sequence[NewPlaces], options: CalibrationOp
     return lists
 
 
-def new_places(cold_items: ColdItems, group: Group, dial: NewItemDial, k: int) -> list[NewPlaces]:
+def new_places(
+    cold_items: ColdItems, group: Group, dial: NewItemDial, k: int, scorer: ScorerOf = NewItemScorer
+) -> list[NewPlaces]:
     """Each user's ``k`` best new items with their log-probabilities."""
-    score_UM = NewItemScorer(cold_items, dial.temperature).log_probs(group.examples, group.found.by_model, dial)
+    score_UM = scorer(cold_items, dial.temperature, None).log_probs(group.examples, group.found.by_model, dial)
     order_UK = np.argsort(-score_UM, 1, kind="stable")[:, :k]
     new_M = cold_items.new_M
     return [
@@ -104,12 +112,12 @@ def new_places(cold_items: ColdItems, group: Group, dial: NewItemDial, k: int) -
 
 
 def _fits(
-    cold_items: ColdItems, cold: Group, warm: Group, options: CalibrationOptions
+    cold_items: ColdItems, cold: Group, warm: Group, options: CalibrationOptions, scorer_of: ScorerOf
 ) -> list[tuple[NewItemDial, Fit]]:
     """The fit at every temperature and decay."""
     made = []
     for temperature in TEMPERATURES:
-        scorer = NewItemScorer(cold_items, temperature)
+        scorer = scorer_of(cold_items, temperature, None)
         for decay in DECAYS:
             start = NewItemDial(0.0, 1.0, 0.0, temperature, decay, options.history)
             parts = [_trials(scorer, group, start) for group in (cold, warm)]
@@ -135,8 +143,10 @@ def _curve(
     dial: NewItemDial,
     report: ColdReport,
     options: CalibrationOptions,
+    scorer: ScorerOf,
 ) -> list[dict[str, float]]:
-    new = {name: new_places(cold_items, group, dial, options.k) for name, group in (("cold", cold), ("warm", warm))}
+    groups = {"cold": cold, "warm": warm}
+    new = {name: new_places(cold_items, group, dial, options.k, scorer) for name, group in groups.items()}
     bare = [items[: options.k] for items in warm.found.items]
     rows = []
     for offset in OFFSETS:

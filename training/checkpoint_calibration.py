@@ -23,7 +23,7 @@ from training.cold_report import ColdReport
 from training.config import LAST_RESORT_BOOST, Recipe, parse_recipe, with_overrides
 from training.data import Example
 from training.evaluate import sample
-from training.injection import InjectionDrill
+from training.injection import Histories, InjectionDrill
 from training.progress import Reporter
 from training.recommender import BeamRecommender, Recommender
 from training.trained_model import torch_dtype
@@ -80,7 +80,7 @@ class ColdStudy:
             "ours": self._row(report, ours, bare, cold, warm),
             "text_neighbours": self._row(report, text, bare, cold, warm),
             "injected_exposure_ratio": {} if dial is None else self._injected(warm, dial, k),
-            "injected_exposure_ratio_clean_histories": {} if dial is None else self._injected(warm, dial, k, True),
+            "injected_exposure_ratio_clean_histories": {} if dial is None else self._injected(warm, dial, k, "clean"),
             "dial": None if dial is None else asdict(dial),
             "max_share": options.max_share,
         }
@@ -99,9 +99,10 @@ class ColdStudy:
             "exposure": report.exposure(lists["warm"], self.items.is_new_N),
         }
 
-    def _injected(self, warm: Group, dial: NewItemDial, k: int, clean: bool = False) -> dict[str, float]:
+    def _injected(self, warm: Group, dial: NewItemDial, k: int, histories: Histories = "twins") -> dict[str, Any]:
         encoder = TextEncoder(self.checkpoint.text_encoder_folder, self.checkpoint.manifest.embedding.max_tokens)
-        return InjectionDrill(self.items, warm, dial, k, clean).ratios(encoder)
+        samples, seed = self.recipe.evaluate.bootstrap_samples, self.recipe.seed
+        return InjectionDrill(self.items, warm, dial, k, histories, samples, seed).ratios(encoder)
 
     def _neighbours(self, group: Group, k: int) -> list[list[int]]:
         scorer = TextNeighbours(self.items.embedding_NE)

@@ -4,7 +4,7 @@ A fine-tuned model has learned that codes it never saw never occur, and similari
 (`smoothing`) only reaches new items whose prefix the beam visits. New items are few, so here all of them are scored
 for a user, from two probabilities that need no forward pass:
 
-    p_text(i | h)  = sum_k w_k softmax_i(cos(h_k, .) / T)    over the last items h_k, newest first, w_k falling
+    p_text(i | h)  = sum_k w_k softmax_i(cos(h_k, .) / T)    over the last trained items h_k, newest first, w_k falling
     p_model(i | h) = sum_j v_ij p(j | h)                     over the trained items j nearest to i that the beam found
 
     log p(i | h)   = bias + text * log p_text + model * log(p_model + floor) - penalty_i
@@ -16,7 +16,7 @@ expect a larger share of p_text than the trained item at the 99th percentile. It
 Shapes: N trained items, M new items, H history items (newest first), E embedding width, Q neighbours, R references.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -97,6 +97,19 @@ class TrainedTexts:
         cosine_HR = vector_HE @ self._reference_RE.T
         scaled_HR = np.where(cosine_HR < _SAME, cosine_HR / np.float32(self._temperature), np.float32(-np.inf))
         return _log_sum_exp(scaled_HR, 1) + np.float32(self._log_scale)
+
+
+def telling(
+    history: Sequence[Place], trained_row: Callable[[Place], int | None], nearest_row: Callable[[Place], int]
+) -> list[int]:
+    """The trained rows whose texts speak for a history, in its order.
+
+    New items may be alike in something that no trained text has, an injected sentence say, and would find each other by
+    it. So beside a trained item they are not asked, and where there is none the trained one nearest to each stands in
+    for it (rule 10; training/experiments/exposure).
+    """
+    rows = [row for item in history if (row := trained_row(item)) is not None]
+    return rows or [nearest_row(item) for item in history]
 
 
 def text_log_probs(table: NewItemTable, history_HE: Floats, density_H: Floats, dial: NewItemDial) -> Floats:

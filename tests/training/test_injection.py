@@ -32,7 +32,9 @@ def test_only_an_encoder_that_obeys_shows_twins_more_often(word: str, fooled: se
     new_ME = items.embedding_NE[items.new_M]
     towards_E = items.embedding_NE[[example.history[-1] for example in warm.examples]].mean(0)
     encoder = Encoder(new_ME, towards_E / np.linalg.norm(towards_E), word)
-    ratios = InjectionDrill(items, warm, NewItemDial(2.0, 1.0, 0.0), 10).ratios(encoder)
+    drilled = InjectionDrill(items, warm, NewItemDial(2.0, 1.0, 0.0), 10).ratios(encoder)
+    assert all(low <= ratio <= high for ratio, low, high in drilled.values())
+    ratios = {name: ratio for name, (ratio, _, _) in drilled.items()}
     assert set(ratios) == set(INJECTIONS) and len(new_ME) == NEW
     assert {name for name, ratio in ratios.items() if ratio > 1.1} == fooled
     assert all(ratios[name] == pytest.approx(1.0, abs=0.01) for name in set(ratios) - fooled)

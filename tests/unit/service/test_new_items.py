@@ -93,7 +93,7 @@ def test_densities_are_kept_for_trained_items_only_and_bounded(monkeypatch: pyte
     items = new_items()
     items.change({"a": near(0)})
     expected = best(items, "t1", "t2", "t3", "a")
-    assert list(items._density) == ["t2", "t1"]
+    assert list(items._density) == [2, 1]
     items.change({"a": near(5)})
     assert best(items, "t1", "t2", "t3", "a") == expected == ["a"]
 
