@@ -27,7 +27,7 @@ from training.embed import embed_items, texts
 from training.evaluate import Ranks
 from training.fit_semantic_ids import fit_semantic_ids
 from training.grounding.base import GroundingContext, GroundingResult
-from training.grounding.diagnostics import row_diagnostics
+from training.grounding.diagnostics import principal_plane, row_diagnostics
 from training.grounding.registry import objective
 from training.prefix_memory.base import Lessons, PretrainOptions
 from training.prefix_memory.extras import add_gate, add_output_bias
@@ -43,6 +43,7 @@ QUANTIZER = "quantizer.safetensors"
 ROWS = "rows.safetensors"
 MEMORY = "memory.safetensors"
 DIAGNOSTICS = "diagnostics.json"
+PLANES = "planes.safetensors"
 RANKS = "ranks.safetensors"
 BLEND = "blend.json"
 
@@ -128,12 +129,19 @@ def write_rows(
 
 
 def write_diagnostics(folder: Path, context: GroundingContext, rows: Mapping[str, Tensor]) -> None:
-    """What rows float [L * K, D] look like, by the moment they are of."""
+    """What rows float [L * K, D] look like, in figures and as a picture, by the moment they are of."""
     described = {
         moment: row_diagnostics(rows_ND, context.space, context.vocabulary_VD, context.codebooks_LKE)
         for moment, rows_ND in rows.items()
     }
     write_json(folder / DIAGNOSTICS, described)
+    planes = {moment: principal_plane(rows_ND).contiguous() for moment, rows_ND in rows.items()}
+    save_file(planes, folder / PLANES)
+
+
+def read_planes(folder: Path) -> dict[str, Tensor]:
+    """The rows in their two widest directions by moment, float32 [L * K, 2]; none where a run is older than them."""
+    return load_file(folder / PLANES) if (folder / PLANES).exists() else {}
 
 
 def read_rows(folder: Path) -> tuple[Tensor, Tensor | None]:

@@ -8,17 +8,21 @@ import numpy as np
 from rich.table import Table
 
 from service.model.checkpoint import Checkpoint, open_checkpoint
-from service.model.grounded_lm import load_grounded_lm
+from service.model.grounded_lm import GroundedLM, load_grounded_lm
+from training.batches import ItemTokens
 from training.blended_recommender import BlendedRecommender
 from training.calibrate import CalibrationOptions
 from training.checkpoint_calibration import ColdStudy, cold_table
 from training.cold_items import read_cold_items
 from training.compared import Studied, baselines_of
 from training.config import Recipe, parse_recipe, with_overrides
+from training.data import Example
 from training.errors import DataError
-from training.evaluate import Evaluation, sample, tables
+from training.evaluate import Evaluation, sample, tables, warning_lines
 from training.progress import Reporter
 from training.recommender import BeamRecommender, Recommender
+from training.sid_report import code_entropy, collision_rate
+from training.teacher_forced import teacher_forced_accuracy
 from training.trained_model import torch_dtype
 from training.training_data import TrainingData
 
@@ -44,7 +48,12 @@ def evaluate_checkpoint(
     studied = Studied(data.split, data.popularity_N, tensors.embedding_NE, codes_NL, recipe)
     baselines = baselines_of(recipe.evaluate.baselines, studied)
     evaluation = Evaluation(examples, baselines, recipe.evaluate, recipe.seed, data.popularity_N)
-    report = evaluation.measure(_recommender(checkpoint, recipe), reporter)
+    model = load_grounded_lm(checkpoint, torch_dtype(checkpoint.manifest.lm.dtype))
+    report = evaluation.measure(_recommender(checkpoint, recipe, model), reporter)
+    report["teacher_forced"] = _teacher_forced(checkpoint, model, examples)
+    report |= {"collision_rate": collision_rate(codes_NL), "code_entropy_bits": code_entropy(codes_NL)}
+    for line in warning_lines(report["below_baselines"]):
+        reporter.say(line)
     shown = tables(report, recipe.evaluate.ks)
     if recipe.data.holds_out:
         report["cold"] = _cold(checkpoint, recipe, cache_dir, reporter)
@@ -61,10 +70,16 @@ def _cold(checkpoint: Checkpoint, recipe: Recipe, cache_dir: Path, reporter: Rep
     return study.measure(None if part is None else part.dial, options)
 
 
-def _recommender(checkpoint: Checkpoint, recipe: Recipe) -> Recommender:
+def _teacher_forced(checkpoint: Checkpoint, model: GroundedLM, examples: Sequence[Example]) -> list[float]:
+    titles = checkpoint.title_tokens().rows([item.title for item in checkpoint.items()])
+    items = ItemTokens(checkpoint.catalog_tensors().codes_NL.astype(np.int64), titles)
+    return teacher_forced_accuracy(model, items, examples, max_items=checkpoint.prompt.max_items)
+
+
+def _recommender(checkpoint: Checkpoint, recipe: Recipe, model: GroundedLM) -> Recommender:
     tensors, blend = checkpoint.catalog_tensors(), checkpoint.blend()
     beam = BeamRecommender(
-        load_grounded_lm(checkpoint, torch_dtype(checkpoint.manifest.lm.dtype)),
+        model,
         tensors.codes_NL,
         tensors.popularity_N,
         max_items=checkpoint.prompt.max_items,

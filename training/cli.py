@@ -141,12 +141,9 @@ def ground(
     cache_dir: CacheDir = CACHE_DIR,
     json_file: Json = None,
 ) -> None:
-    """Make the stages up to grounding and report what grounding cost and reached."""
+    """Make the stages up to grounding; report what it reached and its share of training's time and samples."""
     pipeline = _pipeline(_recipe(recipe, settings, seed, {}), out, cache_dir, Reporter())
-    figures = pipeline.grounded.read_json("grounding.json")
-    losses = figures.pop("losses")
-    ends = {"first_loss": losses[0], "last_loss": losses[-1]} if losses else {}
-    _print(figures | ends, json_file)
+    _print(pipeline.grounding_cost(), json_file)
 
 
 @app.command()

@@ -185,7 +185,7 @@ def sample(examples: Sequence[Example], size: int | None, seed: int) -> list[Exa
 
 def tables(report: Mapping[str, Any], ks: Sequence[int]) -> list[Table]:
     """The report for people."""
-    return [_table(report, way, ks) for way in WAYS]
+    return [*(_table(report, way, ks) for way in WAYS), _levels_table(report)]
 
 
 def _table(report: Mapping[str, Any], way: str, ks: Sequence[int]) -> Table:
@@ -196,6 +196,17 @@ def _table(report: Mapping[str, Any], way: str, ks: Sequence[int]) -> Table:
         table.add_column(heading.replace("_", " "), justify="right" if heading else "left")
     for metric in (f"{kind}@{k}" for kind in ("recall", "ndcg") for k in ks):
         table.add_row(metric, *(f"{row[metric]:.3f}" for row in rows.values()))
+    return table
+
+
+def _levels_table(report: Mapping[str, Any]) -> Table:
+    rates = [f"{name} {report[name + '_rate']:.1%}" for name in ("illegal", "distinct", "collision")]
+    table = Table(title=f"rates: {', '.join(rates)}")
+    for heading in ("level", "teacher-forced accuracy", "code entropy, bits"):
+        table.add_column(heading, justify="right")
+    rows = zip(report["teacher_forced"], report["code_entropy_bits"], strict=True)
+    for number, (share, bits) in enumerate(rows, 1):
+        table.add_row(str(number), f"{share:.3f}", f"{bits:.2f}")
     return table
 
 

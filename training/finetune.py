@@ -31,6 +31,7 @@ from training.processes import ALONE, Processes
 from training.progress import Progress, silent
 from training.state_file import load_state, save_state
 from training.trainee import Alignment, Trainee
+from training.training_log import VALID
 
 Validate = Callable[[], float]
 Log = Callable[[Mapping[str, Any]], None]
@@ -231,7 +232,8 @@ class Finetuner:
         state.epoch, state.batch = state.epoch + 1, 0
         if state.best_epoch == state.epoch - 1:
             self._best = [weight.detach().clone() for weight in self._weights]
-        log({"epoch": state.epoch, "mean_loss": float(np.mean(state.losses[-steps:])), "valid": state.validation[-1]})
+        mean = float(np.mean(state.losses[-steps:]))
+        log({"step": self._optimizer.steps, "epoch": state.epoch, "mean_loss": mean, VALID: state.validation[-1]})
 
     @torch.no_grad()
     def _restore_best(self) -> None:

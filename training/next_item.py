@@ -1,8 +1,5 @@
 """The fine-tuning stage: a recipe's batches, validation on a sample of users, a log, and state to continue from."""
 
-import json
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,10 +20,10 @@ from training.recommender import BeamRecommender
 from training.stages import RunFolder
 from training.trainee import Alignment
 from training.training_data import TrainingData
+from training.training_log import LOG, TrainingLog
 
 VALID_BEAM = 20
 VALID_K = 10
-LOG = "finetune.jsonl"
 OPTIONS = (
     "epochs",
     "lr",
@@ -64,11 +61,11 @@ def train_next_item(
         alignment,
         processes,
     )
-    log = run.path / LOG
     if processes.is_first and not state_file.exists():
-        log.unlink(missing_ok=True)
+        (run.path / LOG).unlink(missing_ok=True)
+    log = TrainingLog(run.path / LOG).append if processes.is_first else None
     with run.reporter.task("finetune") as progress:
-        state = tuner.run(state_file, (lambda row: _append(log, row)) if processes.is_first else None, progress)
+        state = tuner.run(state_file, log, progress)
     run.reporter.say(f"finetune: NDCG@{VALID_K} on validation {' '.join(f'{v:.4f}' for v in state.validation)}")
     if state.epoch < recipe.finetune.epochs:
         run.reporter.say(f"finetune: stopped early, no gain for {recipe.finetune.patience} epochs")
@@ -131,8 +128,3 @@ def _validation(model: GroundedLM, recipe: Recipe, data: TrainingData, items: It
         return float(gains(target_ranks(found.items, [example.target for example in examples]), VALID_K).mean())
 
     return validate
-
-
-def _append(path: Path, row: Mapping[str, Any]) -> None:
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row) + "\n")

@@ -29,12 +29,14 @@ from training.embed import resolve_encoder, texts
 from training.evaluate import Evaluation, sample, tables, warning_lines
 from training.export import Exported
 from training.grounding.base import GroundingContext
+from training.grounding_cost import estimated_share, finetune_samples, measured_share
 from training.histories import write_histories
 from training.neighbours import neighbours_of
 from training.next_item import alignment_of, train_next_item
 from training.prefix_memory.tables import tables_fingerprint
 from training.processes import ALONE, Processes
 from training.recommender import BeamRecommender, Recommender
+from training.sid_report import code_entropy, collision_rate
 from training.stages import RunFolder, Stage, write_json
 from training.teacher_forced import teacher_forced_accuracy
 from training.trained_model import ModelParts, load_weights, save_weights, torch_dtype
@@ -130,7 +132,6 @@ class Pipeline:
     @cached_property
     def finetuned(self) -> Stage:
         """Stage finetune."""
-        upstream = [self.grounded] + ([self.remembered] if self.recipe.prefix_memory.enabled else [])
 
         def make(folder: Path) -> None:
             self._processes.from_first(FINETUNE)
@@ -140,13 +141,17 @@ class Pipeline:
             context = self._grounding_context(parts.backbone, parts.space)
             artefacts.write_diagnostics(folder, context, {"finetuned": model.sid_rows})
 
+        return self.run.stage("finetune", self._finetune_inputs(), make)
+
+    def _finetune_inputs(self) -> dict[str, Any]:
+        upstream = [self.grounded] + ([self.remembered] if self.recipe.prefix_memory.enabled else [])
         # how gradients are computed changes no weight
         more: dict[str, Any] = {
             "backbone": self.recipe.backbone.model_dump(mode="json", exclude={"gradient_checkpointing"})
         }
         more["prompt"] = self.recipe.prompt.model_dump(mode="json")
         more["upstream"] = [stage.fingerprint for stage in upstream]
-        return self.run.stage("finetune", self._inputs("finetune", self.identified, more), make)
+        return self._inputs("finetune", self.identified, more)
 
     @cached_property
     def blended(self) -> Stage:
@@ -182,7 +187,7 @@ class Pipeline:
             report = evaluation.report(ranks)
             for line in warning_lines(report["below_baselines"]):
                 self.run.reporter.say(line)
-            write_json(folder / "metrics.json", report | levels | costs | self._collisions())
+            write_json(folder / "metrics.json", report | levels | costs | self._sids())
 
         return self.run.stage("evaluate", self._inputs("evaluate", self.blended), make)
 
@@ -304,15 +309,32 @@ class Pipeline:
         items = texts(self.data.dataset.items)
         return GroundingContext(backbone, space, self.codes_NL, items, self.recipe.seed, codebooks_LKE)
 
+    @property
+    def training_stages(self) -> tuple[Stage, ...]:
+        """The finished stages whose time is training's."""
+        memory = (self.remembered,) if self.recipe.prefix_memory.enabled else ()
+        return (self.embedded, self.identified, self.grounded, *memory, self.finetuned, self.blended)
+
+    def grounding_cost(self) -> dict[str, Any]:
+        """What grounding took and reached; its share of training is measured where this recipe is fine-tuned."""
+        told = self.grounded.read_json("grounding.json")
+        losses = told.pop("losses")
+        ends = {"first_loss": losses[0], "last_loss": losses[-1]} if losses else {}
+        if self.run.find("finetune") is not None and self.run.stands("finetune", self._finetune_inputs()):
+            return told | ends | measured_share(self.training_stages, told, self._samples())
+        return told | ends | estimated_share(self.recipe, self.data, told, self._cache_dir)
+
     def _costs(self) -> dict[str, Any]:
-        grounding = self.grounded.read_json("grounding.json")["cpu_seconds"]
-        finetune = self.finetuned.read_json("finetune.json")["cpu_seconds"]
-        stages = (self.embedded, self.identified, self.grounded, self.finetuned, self.blended)
+        stages = self.training_stages
         return {
             "wall_seconds": {stage.folder.name: stage.wall_seconds for stage in stages},
             "cpu_seconds": {stage.folder.name: stage.cpu_seconds for stage in stages},
-            "grounding_share_of_cpu": grounding / max(grounding + finetune, 1e-9),
+            **measured_share(stages, self.grounded.read_json("grounding.json"), self._samples()),
         }
+
+    def _samples(self) -> int:
+        tuned = self.finetuned.read_json("finetune.json")
+        return finetune_samples(self.recipe, self.data, len(tuned["validation_ndcg"])) + int(tuned["alignment_pairs"])
 
     def _teacher_forced(self, evaluation: Evaluation) -> list[float]:
         parts, model = self.trained
@@ -321,8 +343,8 @@ class Pipeline:
             model, self._item_tokens(parts.backbone), evaluation.examples, max_items=max_items
         )
 
-    def _collisions(self) -> dict[str, float]:
-        return {"collision_rate": self.identified.read_json("report.json")["collision_rate"]}
+    def _sids(self) -> dict[str, Any]:
+        return {"collision_rate": collision_rate(self.codes_NL), "code_entropy_bits": code_entropy(self.codes_NL)}
 
     def _exported(self) -> Exported:
         parts, model = self.trained

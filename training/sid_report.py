@@ -83,19 +83,18 @@ def report(
 ) -> SidReport:
     """Describe SIDs before and after collisions were handled."""
     buckets = Counter(map(tuple, after_NL.tolist()))
-    levels = range(after_NL.shape[1])
     moved = (before_NL[:, -1] != after_NL[:, -1]).mean() if before_NL.shape == after_NL.shape else 0.0
     return SidReport(
         items=len(after_NL),
         codes=codes,
         used=_used(after_NL),
         used_before=_used(before_NL),
-        entropy_bits=tuple(_entropy(after_NL[:, level]) for level in levels),
+        entropy_bits=code_entropy(after_NL),
         residual=residual,
         distinct=len(buckets),
         largest_bucket=max(buckets.values()),
-        collision_rate=_collision_rate(after_NL),
-        collision_rate_before=_collision_rate(before_NL),
+        collision_rate=collision_rate(after_NL),
+        collision_rate_before=collision_rate(before_NL),
         moved_share=float(moved),
     )
 
@@ -104,7 +103,13 @@ def _used(codes_NL: NDArray[np.int64]) -> tuple[int, ...]:
     return tuple(len(np.unique(code_N)) for code_N in codes_NL.T)
 
 
-def _collision_rate(codes_NL: NDArray[np.int64]) -> float:
+def code_entropy(codes_NL: NDArray[np.int64]) -> tuple[float, ...]:
+    """Entropy of each level's codes in bits; middle levels that concentrate (the hourglass) show as low ones."""
+    return tuple(_entropy(code_N) for code_N in codes_NL.T)
+
+
+def collision_rate(codes_NL: NDArray[np.int64]) -> float:
+    """The share of items that share their SID."""
     sizes = Counter(map(tuple, codes_NL.tolist())).values()
     return sum(size for size in sizes if size > 1) / len(codes_NL)
 

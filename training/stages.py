@@ -78,7 +78,7 @@ class RunFolder:
         Raises:
             TrainingError: its folder cannot be written, or the stage does not stand in a folder that is only read.
         """
-        fingerprint = fingerprint_of({"stage": name, "format": FORMAT, **inputs})
+        fingerprint = _stage_fingerprint(name, inputs)
         found = self.find(name)
         if found is not None and found.fingerprint == fingerprint:
             self.reporter.say(f"{name}: done earlier")
@@ -105,6 +105,11 @@ class RunFolder:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ResumeError(f"{folder / RECORD}: cannot be read ({error}); delete {folder} and run again") from error
+
+    def stands(self, name: str, inputs: Mapping[str, Any]) -> bool:
+        """Whether the stage is finished and was made from these inputs."""
+        found = self.find(name)
+        return found is not None and found.fingerprint == _stage_fingerprint(name, inputs)
 
     def forget(self, name: str) -> None:
         """Remove a finished stage, so that it is made again."""
@@ -149,6 +154,10 @@ class RunFolder:
 
     def _state_owner(self, name: str) -> Path:
         return self.path / "state" / f"{name}.fingerprint"
+
+
+def _stage_fingerprint(name: str, inputs: Mapping[str, Any]) -> str:
+    return fingerprint_of({"stage": name, "format": FORMAT, **inputs})
 
 
 def fingerprint_of(inputs: Mapping[str, Any]) -> str:

@@ -10,7 +10,9 @@ from typer.testing import CliRunner, Result
 from service.model.checkpoint import open_checkpoint
 from tests.training.tiny_run import ITEMS, TinyWorld
 from training.cli import app
+from training.evaluate import Evaluation
 from training.pipeline import Pipeline
+from training.recommender import Recommended
 
 
 def call(*arguments: str) -> Result:
@@ -59,8 +61,23 @@ def test_train_ends_with_its_figures(world: TinyWorld, tmp_path: Path) -> None:
 def test_evaluating_the_checkpoint_gives_the_run_s_figures(finished: Pipeline) -> None:
     told = figures(call("evaluate", "--run", str(finished.run.path)))
     expected = finished.evaluated.read_json("metrics.json")
-    for way in ("seen_excluded", "seen_included"):
-        assert told[way] == expected[way]
+    same = ("seen_excluded", "seen_included", "illegal_rate", "distinct_rate", "collision_rate", "code_entropy_bits")
+    for name in (*same, "teacher_forced"):
+        assert told[name] == expected[name], name
+    assert len(told["code_entropy_bits"]) == len(told["teacher_forced"]) == 2
+
+
+def test_evaluating_says_aloud_where_ours_is_below_a_baseline(
+    finished: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def worst(self: Evaluation, *_: object) -> Recommended:
+        nothing: list[list[Any]] = [[] for _ in self.examples]
+        return Recommended(nothing, nothing, illegal=0)
+
+    monkeypatch.setattr(Evaluation, "_recommended", worst)
+    result = call("evaluate", "--run", str(finished.run.path))
+    assert {row["baseline"] for row in figures(result)["below_baselines"]} >= {"co_occurrence"}
+    assert "warning: below the baseline co occurrence (seen excluded)" in result.stderr
 
 
 def test_ground_reports_what_it_cost(world: TinyWorld, tmp_path: Path) -> None:
@@ -71,6 +88,26 @@ def test_ground_reports_what_it_cost(world: TinyWorld, tmp_path: Path) -> None:
     told = figures(call("ground", "--recipe", str(recipe), "--run", str(tmp_path / "run")))
     assert (told["steps"], told["samples"]) == (3, 12)
     assert told["last_loss"] > 0
+    windows = told["finetune_samples"]
+    assert told["grounding_share_of_samples"] == 12 / (12 + windows)
+    spent, estimated = told["wall_seconds"], told["estimated_finetune_seconds"]
+    assert estimated > 0
+    assert told["estimated_share_of_time"] == pytest.approx(spent / (spent + estimated))
+
+
+def test_ground_measures_its_share_where_the_recipe_is_fine_tuned(
+    finished: Pipeline, world: TinyWorld, tmp_path: Path
+) -> None:
+    recipe = world.toml(tmp_path / "tiny.toml")
+    told = figures(call("ground", "--recipe", str(recipe), "--run", str(finished.run.path)))
+    training = finished.evaluated.read_json("metrics.json")["training"]
+    assert set(training["cpu_seconds"]) == {"embed", "sids", "grounding", "prefix_memory", "finetune", "blend"}
+    assert 0 < told["grounding_share_of_cpu"] == training["grounding_share_of_cpu"] < 1
+    assert told["finetune_samples"] == training["finetune_samples"] > 0
+    other = ("--set", "finetune.lr=0.02")
+    told = figures(call("ground", "--recipe", str(recipe), "--run", str(finished.run.path), *other))
+    assert "grounding_share_of_cpu" not in told
+    assert told["estimated_share_of_time"] >= 0
 
 
 def test_figures_are_printed_even_where_their_file_cannot_be_written(finished: Pipeline, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from training.errors import ResumeError
 from training.finetune import FinetuneOptions, Finetuner, next_item_loss, parameter_groups
 from training.grounding.pair_loss import PairLoss
 from training.grounding.templates import PairMaker
+from training.training_log import VALID
 
 CODES = np.random.default_rng(0).integers(0, 6, (20, 3))
 TRAIN = {f"u{n}": tuple((n + step) % 20 for step in range(9)) for n in range(24)}
@@ -172,7 +173,7 @@ def test_the_best_epoch_is_kept_and_patience_ends_the_run() -> None:
     assert (len(state.validation), state.best_epoch) == (4, 1)
     reference = tuner(best, epochs=9, values=[0.1, 0.5, 0.3, 0.2], patience=2)
     snapshots: list[torch.Tensor] = []
-    reference.run(log=lambda row: snapshots.append(best.sid_rows.detach().clone()) if "valid" in row else None)
+    reference.run(log=lambda row: snapshots.append(best.sid_rows.detach().clone()) if VALID in row else None)
     assert torch.equal(model.sid_rows, snapshots[1])
 
 

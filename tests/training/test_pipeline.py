@@ -69,7 +69,7 @@ def test_the_checkpoint_says_how_it_was_made(finished: Pipeline) -> None:
 
 def test_stages_hold_only_safetensors_and_json(finished: Pipeline) -> None:
     kinds = {path.suffix for path in finished.run.path.rglob("*") if path.is_file()}
-    assert kinds - {".lock"} == {".json", ".jsonl", ".safetensors"}
+    assert kinds - {".lock"} == {".csv", ".json", ".jsonl", ".safetensors"}
 
 
 def test_the_histories_hold_every_interaction_in_order(finished: Pipeline) -> None:
@@ -91,7 +91,7 @@ def test_training_beats_popularity_where_there_is_a_habit(world: TinyWorld, tmp_
 def test_a_second_run_makes_nothing_again(finished: Pipeline) -> None:
     again = Pipeline(finished.recipe, finished.run, finished.run.path.parent / "cache")
     lines = [line for line in said(again) if not line.startswith("data: ") or "earlier" in line]
-    stages = ("data", "embed", "sids", "grounding", "prefix_memory", "finetune", "evaluate", "export")
+    stages = ("data", "embed", "sids", "grounding", "prefix_memory", "finetune", "blend", "evaluate", "export")
     assert sorted(lines) == sorted(f"{stage}: done earlier" for stage in stages)
 
 
@@ -99,7 +99,7 @@ def test_a_changed_input_redoes_the_stages_behind_it_and_says_so(world: TinyWorl
     world.pipeline(tmp_path / "run").train()
     lines = said(world.pipeline(tmp_path / "run", finetune={"epochs": 1}))
     changed = {line.partition(":")[0] for line in lines if "its inputs changed, made again" in line}
-    assert changed == {"finetune", "evaluate", "export"}
+    assert changed == {"finetune", "blend", "evaluate", "export"}
 
 
 def test_a_missing_checkpoint_is_exported_again(world: TinyWorld, tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ def loss_curve(
 ) -> str:
     """Training loss by step, validation NDCG@10 at the end of each epoch on a second axis."""
     figure, axes = _figure()
-    axes.plot(steps, losses, linewidth=1, label="loss")
+    axes.plot(steps, losses, linewidth=0.6, alpha=0.5, color="tab:blue")
+    axes.plot(steps, _smooth(losses), linewidth=1.5, color="tab:blue")
     axes.set(xlabel="step", ylabel="loss, nats per item")
     if validation:
         right = axes.twinx()
@@ -29,12 +30,20 @@ def loss_curve(
     return _svg(figure)
 
 
+def _smooth(values: Sequence[float]) -> list[float]:
+    """Each value averaged with the tenth of all values that lies around it."""
+    reach = len(values) // 20
+    windows = (values[max(0, n - reach) : n + reach + 1] for n in range(len(values)))
+    return [sum(window) / len(window) for window in windows]
+
+
 def spectra(by_moment: Mapping[str, Sequence[float]]) -> str:
     """Singular values of the new rows, as shares, at each moment."""
     figure, axes = _figure()
     for moment, shares in by_moment.items():
         axes.plot(range(1, len(shares) + 1), shares, linewidth=1, label=moment)
     axes.set(xlabel="singular value", ylabel="share", yscale="log")
+    axes.set_title("singular spectrum of the new tokens' rows", fontsize="medium")
     axes.legend(fontsize="small")
     return _svg(figure)
 
@@ -52,7 +61,7 @@ def draw_recall(axes: Axes, lines: Mapping[str, Mapping[int, Sequence[float]]]) 
         ks = sorted(by_k)
         mean, low, high = (([by_k[k][place] for k in ks]) for place in range(3))
         errors = [[m - v for m, v in zip(mean, low, strict=True)], [v - m for m, v in zip(mean, high, strict=True)]]
-        axes.errorbar(ks, mean, errors, label=name, marker="o", markersize=3, capsize=2, linewidth=1)
+        axes.errorbar(ks, mean, errors, label=name.replace("_", " "), marker="o", markersize=3, capsize=2, linewidth=1)
     ks = sorted({k for by_k in lines.values() for k in by_k})
     axes.set(xscale="log", xlabel="K", ylabel="Recall@K")
     axes.set_xticks(ks, [str(k) for k in ks])
@@ -66,7 +75,9 @@ def grouped_bars(groups: Sequence[str], bars: Mapping[str, Sequence[float]], lab
     width = 0.8 / max(len(bars), 1)
     for number, (name, heights) in enumerate(bars.items()):
         places = [group - 0.4 + width * (number + 0.5) for group in range(len(groups))]
-        axes.bar(places, heights, width, label=name)
+        drawn = axes.bar(places, heights, width, label=name.replace("_", " "))
+        if len(bars) == 1:
+            axes.bar_label(drawn, fmt="{:.3g}", fontsize="small")
     axes.set_xticks(range(len(groups)), groups)
     axes.set_ylabel(label)
     if len(bars) > 1:
@@ -74,14 +85,21 @@ def grouped_bars(groups: Sequence[str], bars: Mapping[str, Sequence[float]], lab
     return _svg(figure)
 
 
-def scatter(points: Sequence[tuple[str, Any]]) -> str:
-    """Rows in a plane: each of ``points`` is a level's name and its coordinates [K, 2]."""
-    figure, axes = _figure()
-    for name, plane in points:
-        axes.scatter(plane[:, 0], plane[:, 1], s=6, label=name, alpha=0.7)
-    axes.set(xlabel="first principal component", ylabel="second")
-    axes.legend(fontsize="small")
+def planes(by_moment: Mapping[str, Sequence[Any]]) -> str:
+    """Rows in a plane, a panel per moment: each moment's sequence holds one level's coordinates [K, 2] an entry."""
+    figure, panels = pyplot.subplots(1, len(by_moment), figsize=(3.4 * len(by_moment), 3.4), layout="constrained")
+    for axes, (moment, levels) in zip(_as_row(panels), by_moment.items(), strict=True):
+        for number, plane in enumerate(levels, 1):
+            axes.scatter(plane[:, 0], plane[:, 1], s=6, label=f"level {number}", alpha=0.7)
+        axes.set(title=moment, xlabel="first principal component")
+        axes.spines[["top", "right"]].set_visible(False)
+    _as_row(panels)[0].set_ylabel("second")
+    _as_row(panels)[-1].legend(fontsize="small")
     return _svg(figure)
+
+
+def _as_row(panels: Any) -> list[Axes]:
+    return list(panels) if hasattr(panels, "__len__") else [panels]
 
 
 def _figure() -> tuple[Figure, Axes]:

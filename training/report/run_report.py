@@ -10,13 +10,11 @@ from typing import Any
 
 import torch
 
-from training.artefacts import DIAGNOSTICS, read_rows
+from training.artefacts import DIAGNOSTICS, read_planes
 from training.errors import TrainingError
-from training.grounding.diagnostics import principal_plane
 from training.report import plots
 from training.report.page import Grid, Section, render
-
-LOG = "finetune.jsonl"
+from training.training_log import LOG, VALID, read_log
 
 
 def run_report(run: Path) -> str:
@@ -77,47 +75,48 @@ def _rows(run: Path) -> Iterator[Section]:
             f"{figures['effective_rank']:.1f}",
             " / ".join(f"{value:.3f}" for value in figures["cosine_within"]),
             f"{figures['cosine_across']:.3f}",
-            " / ".join(f"{level['pearson']:.2f}" for level in figures.get("rsa", [])),
+            *(" / ".join(f"{level[kind]:.2f}" for level in figures.get("rsa", [])) for kind in ("pearson", "spearman")),
             f"{figures['norm']:.2f} ({figures['vocabulary_norm']:.2f})",
         )
         for moment, figures in moments.items()
     )
-    headings = ("", "effective rank", "cosine within levels", "across", "RSA to codebooks", "norm (text's)")
+    headings = ("", "effective rank", "cosine within levels", "across", "RSA r", "RSA ρ", "norm (text's)")
     spectrum = plots.spectra({moment: figures["spectrum"] for moment, figures in moments.items()})
-    levels = len(next(iter(moments.values()))["cosine_within"])
-    yield Section("The new tokens' rows", "", Grid(headings, rows), (spectrum, _plane(run, levels)))
+    text = (
+        "Rows at the start, grounded and fine-tuned, level by level. Cosines near 1 and an effective rank near 1 are a "
+        "collapse; RSA compares similarities of rows with those of the codebooks (Pearson r, Spearman ρ; 1: the same)."
+    )
+    pictures = (spectrum, *_planes(run, len(next(iter(moments.values()))["cosine_within"])))
+    yield Section("The new tokens' rows", text, Grid(headings, rows), pictures)
 
 
-def _plane(run: Path, levels: int) -> str:
-    rows, _ = read_rows(run / "stages" / "grounding")
-    parts = torch.chunk(principal_plane(rows), levels)
-    return plots.scatter([(f"level {number + 1}, grounded", part.numpy()) for number, part in enumerate(parts)])
+def _planes(run: Path, levels: int) -> Iterator[str]:
+    found = read_planes(run / "stages" / "grounding") | read_planes(run / "stages" / "finetune")
+    if found:
+        yield plots.planes({name: [part.numpy() for part in torch.chunk(rows, levels)] for name, rows in found.items()})
 
 
 def _training(run: Path) -> Iterator[Section]:
-    path = run / LOG
-    if not path.exists():
-        return
-    logged = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    steps = [row for row in logged if "step" in row]
-    epochs = [row for row in logged if "valid" in row]
+    logged = read_log(run / LOG)
+    steps = [row for row in logged if "loss" in row]
+    epochs = [row for row in logged if VALID in row]
     if not epochs:
         return
-    rows = tuple((str(row["epoch"]), f"{row['mean_loss']:.3f}", f"{row['valid']:.4f}") for row in epochs)
+    rows = tuple((row["epoch"], f"{float(row['mean_loss']):.3f}", f"{float(row[VALID]):.4f}") for row in epochs)
     grid = Grid(("epoch", "mean loss, nats per item", "validation NDCG@10"), rows)
-    yield Section("Fine-tuning", _speed(steps), grid, (_loss_curve(steps, epochs),) if steps else ())
+    yield Section("Fine-tuning", _speed(run, steps), grid, (_loss_curve(steps, epochs),) if steps else ())
 
 
-def _speed(steps: Sequence[Mapping[str, Any]]) -> str:
-    rates = sorted(row["tokens_per_second"] for row in steps)
-    return f"{steps[-1]['step']} steps, median {rates[len(rates) // 2]:.0f} tokens/s." if steps else ""
+def _speed(run: Path, steps: Sequence[Mapping[str, str]]) -> str:
+    told = _read(run, "finetune", "finetune.json")
+    kept = f"The weights of epoch {told['best_epoch']} were kept. " if told else ""
+    rates = sorted(float(row["tokens_per_second"]) for row in steps)
+    return f"{kept}{steps[-1]['step']} steps, median {rates[len(rates) // 2]:,.0f} tokens/s." if steps else kept
 
 
-def _loss_curve(steps: Sequence[Mapping[str, Any]], epochs: Sequence[Mapping[str, Any]]) -> str:
-    per_epoch = steps[-1]["step"] / len(epochs)
-    ends = [round(per_epoch * (number + 1)) for number in range(len(epochs))]
-    losses, valid = [row["loss"] for row in steps], [row["valid"] for row in epochs]
-    return plots.loss_curve([row["step"] for row in steps], losses, valid, ends)
+def _loss_curve(steps: Sequence[Mapping[str, str]], epochs: Sequence[Mapping[str, str]]) -> str:
+    ends, valid = [int(row["step"]) for row in epochs], [float(row[VALID]) for row in epochs]
+    return plots.loss_curve([int(row["step"]) for row in steps], [float(row["loss"]) for row in steps], valid, ends)
 
 
 def _results(run: Path) -> Iterator[Section]:
@@ -125,6 +124,7 @@ def _results(run: Path) -> Iterator[Section]:
     for way in ("seen_excluded", "seen_included"):
         if way in metrics:
             yield _way(metrics, way)
+            yield _differences(metrics, way)
     if "teacher_forced" in metrics:
         shares = metrics["teacher_forced"]
         levels = [f"level {number + 1}" for number in range(len(shares))]
@@ -138,14 +138,44 @@ def _results(run: Path) -> Iterator[Section]:
 def _way(metrics: Mapping[str, Any], way: str) -> Section:
     rows = {name: row for name, row in metrics[way].items() if "_minus_" not in name}
     names = list(next(iter(rows.values()))["interval95"])
-    cells = tuple((metric, *(_interval(row["interval95"][metric]) for row in rows.values())) for metric in names)
+    cells = tuple((_metric(m), *(_interval(row["interval95"][m]) for row in rows.values())) for m in names)
     lines = {
         name: {int(m.split("@")[1]): row["interval95"][m] for m in names if m.startswith("recall@")}
         for name, row in rows.items()
     }
-    text = f"{metrics['users']} users, beam {metrics['beam_width']}; mean and 95 % bootstrap interval over users."
-    title = "Results, " + way.replace("_", " items ")
-    return Section(title, text, Grid(("", *rows), cells), (plots.recall_by_k(lines),))
+    text = (
+        f"{metrics['users']:,} users, beam {metrics['beam_width']}; mean and 95 % bootstrap interval over users. "
+        f"{_rates(metrics)}"
+    )
+    return Section(_title("Results", way), text, Grid(("", *map(_words, rows)), cells), (plots.recall_by_k(lines),))
+
+
+def _rates(metrics: Mapping[str, Any]) -> str:
+    names = {"illegal_rate": "answers that name no item", "distinct_rate": "distinct items in a list"}
+    names |= {"collision_rate": "items that share a SID"}
+    return "; ".join(f"{words}: {metrics[name]:.1%}" for name, words in names.items() if name in metrics) + "."
+
+
+def _differences(metrics: Mapping[str, Any], way: str) -> Section:
+    pairs = {name: row for name, row in metrics[way].items() if "_minus_" in name}
+    shown = [name for name in next(iter(pairs.values()), {}) if name.split("@")[1] in ("5", "10", "50")]
+    cells = tuple((_words(name), *(_interval(row[m], "+.3f") for m in shown)) for name, row in pairs.items())
+    text = "The same users, resampled in pairs. An interval that holds 0 is no difference."
+    below = [_words(row["baseline"]) for row in metrics.get("below_baselines", ()) if row["way"] == way]
+    text += f" Ours is surely below {', '.join(below)}." if below else ""
+    return Section(_title("Ours minus each", way), text, Grid(("", *map(_metric, shown)), cells))
+
+
+def _title(what: str, way: str) -> str:
+    return f"{what}, seen items {way.removeprefix('seen_')}"
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _metric(name: str) -> str:
+    return name.replace("recall", "Recall").replace("ndcg", "NDCG")
 
 
 def _popularity(bands: Mapping[str, Any]) -> Section:
@@ -158,7 +188,7 @@ def _popularity(bands: Mapping[str, Any]) -> Section:
     )
     text = "Each band holds a third of the training events; seen items removed."
     picture = plots.grouped_bars(list(found), bars, "Recall@10")
-    grid = Grid(("target", "items", "users", *(f"{who}, recall@10" for who in recommenders)), rows)
+    grid = Grid(("target", "items", "users", *(f"{_words(who)}, Recall@10" for who in recommenders)), rows)
     return Section("Results by popularity of the target", text, grid, (picture,))
 
 
@@ -166,16 +196,21 @@ def _costs(run: Path) -> Iterator[Section]:
     costs = _read(run, "evaluate", "metrics.json").get("training")
     if not costs:
         return
-    rows = tuple(
-        (stage, f"{wall:.0f}", f"{costs['cpu_seconds'][stage]:.0f}") for stage, wall in costs["wall_seconds"].items()
-    )
-    text = f"Grounding took {costs['grounding_share_of_cpu']:.1%} of the CPU time of grounding and fine-tuning."
+    wall, cpu = costs["wall_seconds"], costs["cpu_seconds"]
+    rows = tuple((_words(stage), f"{wall[stage]:,.1f}", f"{cpu[stage]:,.1f}") for stage in wall)
+    text = f"Grounding took {costs['grounding_share_of_cpu']:.1%} of the CPU time of training"
+    if "grounding_share_of_samples" in costs:
+        text += (
+            f" and {costs['grounding_share_of_samples']:.1%} of its samples "
+            f"({costs['grounding_samples']:,} pairs, {costs['finetune_samples']:,} windows and pairs of fine-tuning)"
+        )
+    text += "."
     yield Section("Time", text, Grid(("stage", "wall s", "CPU s"), rows))
 
 
-def _interval(values: Sequence[float]) -> str:
+def _interval(values: Sequence[float], form: str = ".3f") -> str:
     mean, low, high = values
-    return f"{mean:.3f} [{low:.3f}, {high:.3f}]"
+    return f"{mean:{form}} [{low:{form}}, {high:{form}}]"
 
 
 def _number(value: float) -> str:
