@@ -9,6 +9,7 @@ import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +45,22 @@ class Contender:
     def close(self) -> None:
         """End it."""
         self._process.terminate()
-        self._process.wait()
+        self._process.communicate()
 
 
 def measure(layers: int, rounds: int, steps: int, threads: int) -> dict[str, Any]:
-    """Medians and ratios of all contenders; the first round of each warms up and is not counted."""
-    contenders = [Contender(name, layers, steps, threads) for name in CONTENDERS]
-    measured: dict[str, list[dict[str, float]]] = {name: [] for name in CONTENDERS}
+    """Medians and ratios of all contenders."""
+    measured = in_turns(list(CONTENDERS), layers, rounds, steps, threads)
+    told = shape(layers, rounds, steps, threads)
+    return told | {"contenders": {name: medians(rows) for name, rows in measured.items()}} | _ratios(measured)
+
+
+def in_turns(
+    names: Sequence[str], layers: int, rounds: int, steps: int, threads: int
+) -> dict[str, list[dict[str, float]]]:
+    """What every contender needed in each round; the first round of each warms up and is not counted."""
+    contenders = [Contender(name, layers, steps, threads) for name in names]
+    measured: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     try:
         for number in range(rounds + 1):
             first = number % len(contenders)
@@ -61,12 +71,17 @@ def measure(layers: int, rounds: int, steps: int, threads: int) -> dict[str, Any
     finally:
         for contender in contenders:
             contender.close()
-    shape = {"layers": layers, "batch": BATCH, "history": HISTORY, "levels": LEVELS, "codes": CODES}
-    told = {"prefix": len(PREFIX), "threads": threads, "rounds": rounds, "steps_a_round": steps}
-    return shape | told | {"contenders": {name: _medians(rows) for name, rows in measured.items()}} | _ratios(measured)
+    return measured
 
 
-def _medians(rows: list[dict[str, float]]) -> dict[str, float]:
+def shape(layers: int, rounds: int, steps: int, threads: int) -> dict[str, Any]:
+    """What was measured, for the figures' head."""
+    model = {"layers": layers, "batch": BATCH, "history": HISTORY, "levels": LEVELS, "codes": CODES}
+    return model | {"prefix": len(PREFIX), "threads": threads, "rounds": rounds, "steps_a_round": steps}
+
+
+def medians(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """One contender's figures over its rounds."""
     return {
         "tokens_per_cpu_second": middle([row["tokens"] / row["cpu_seconds"] for row in rows]),
         "cpu_seconds_per_1000_tokens": middle([1000 * row["cpu_seconds"] / row["tokens"] for row in rows]),

@@ -81,5 +81,24 @@ def training(
     typer.echo(figures)
 
 
+@app.command("prefix-memory")
+def prefix_memory(
+    rows: Annotated[str, typer.Option(help="rows of a table, comma-separated")] = "4096,2000000",
+    layers: Annotated[int, typer.Option(min=1, help="decoder layers of SmolLM2-135M's shape")] = 6,
+    rounds: Annotated[int, typer.Option(min=1, help="rounds that count; one more warms up")] = 6,
+    steps: Annotated[int, typer.Option(min=1, help="optimiser steps a round")] = 2,
+    starts: Annotated[int, typer.Option(min=1, help="how often all processes are started anew")] = 4,
+    threads: Annotated[int, typer.Option(min=1, help="threads of every contender")] = 1,
+    json_file: Annotated[Path | None, typer.Option("--json", help="write the figures here too")] = None,
+) -> None:
+    """Fine-tuning with prefix memory beside fine-tuning without: the time that it adds."""
+    from loadtest.bench_prefix_memory import measure
+
+    figures = json.dumps(measure([int(count) for count in rows.split(",")], layers, rounds, steps, threads, starts))
+    if json_file is not None:
+        json_file.write_text(figures + "\n", encoding="utf-8")
+    typer.echo(figures)
+
+
 if __name__ == "__main__":
     app()

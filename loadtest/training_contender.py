@@ -13,21 +13,25 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from service.model.grounded_lm import GroundedLM
+from service.model.prefix_memory import PrefixMemory, PrefixMemoryConfig
 from service.model.semantic_ids import SidSpace
 from training.batches import BatchPlan, ItemTokens
 from training.finetune import FinetuneOptions, Finetuner
 
 VOCABULARY, PREFIX = 49_152, tuple(range(9))
 ITEMS, LEVELS, CODES = 2_000, 3, 256
-HISTORY, BATCH = 20, 16
+HISTORY, BATCH, WIDTH = 20, 16, 576
+SPARSE_BEYOND = 100_000
+MEMORY = "memory:"
 MANY = 10_000
 
 
@@ -65,7 +69,7 @@ def decoder(vocabulary: int, layers: int, attention: str, dtype: torch.dtype) ->
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=vocabulary,
-        hidden_size=576,
+        hidden_size=WIDTH,
         intermediate_size=1536,
         num_hidden_layers=layers,
         num_attention_heads=9,
@@ -78,12 +82,22 @@ def decoder(vocabulary: int, layers: int, attention: str, dtype: torch.dtype) ->
     return made
 
 
-def run_ours(layers: int, clock: Clock) -> None:
-    """The fine-tuning loop, without prefix memory, as the others have none."""
+def prefix_memory(space: SidSpace, max_rows: int) -> PrefixMemory:
+    """A memory of the recipes' heads and width that has met every item, with tables of ``max_rows`` rows an order."""
+    config = PrefixMemoryConfig.sized(space, orders=LEVELS, heads=4, width=128, max_rows=max_rows)
+    memory = PrefixMemory(config, WIDTH)
+    memory.reset_tables(0.02, 0)
+    memory.count_touches(torch.from_numpy(codes()))
+    memory.sparse_gradients = max_rows > SPARSE_BEYOND
+    return memory.bfloat16()
+
+
+def run_ours(layers: int, clock: Clock, max_rows: int = 0) -> None:
+    """The fine-tuning loop, without prefix memory (as the others have none) or with one."""
     space = SidSpace(LEVELS, CODES, VOCABULARY)
     lm = decoder(VOCABULARY, layers, "eager", torch.bfloat16)
-    rows = torch.randn(space.num_tokens, 576).mul(0.02).bfloat16()
-    model = GroundedLM(lm, space, PREFIX, rows)
+    rows = torch.randn(space.num_tokens, WIDTH).mul(0.02).bfloat16()
+    model = GroundedLM(lm, space, PREFIX, rows, None, prefix_memory(space, max_rows) if max_rows else None)
     random = np.random.default_rng(1)
     users = {f"u{n:05}": random.integers(0, ITEMS, HISTORY).tolist() for n in range(40 * BATCH)}
     clock.begin()
@@ -109,6 +123,8 @@ class _WholeSequences(BatchPlan):
 
 def run_trainer(layers: int, clock: Clock, *, bf16: bool) -> None:
     """Hugging Face's `Trainer` as it comes: float32 weights, SDPA, AdamW, the full head; ``bf16`` is its autocast."""
+    from transformers import Trainer, TrainerCallback, TrainingArguments  # seconds that ours need not wait for
+
     model = decoder(VOCABULARY + LEVELS * CODES, layers, "sdpa", torch.float32)
     code_NL, random = codes(), np.random.default_rng(1)
     token_NL = code_NL + VOCABULARY + CODES * np.arange(LEVELS)
@@ -144,6 +160,13 @@ CONTENDERS: dict[str, Callable[[int, Clock], None]] = {
 }
 
 
+def contender(name: str) -> Callable[[int, Clock], None]:
+    """One of `CONTENDERS`, or ours with a prefix memory: ``memory:ROWS``."""
+    if name.startswith(MEMORY):
+        return partial(run_ours, max_rows=int(name.removeprefix(MEMORY)))
+    return CONTENDERS[name]
+
+
 if __name__ == "__main__":
     torch.set_num_threads(int(sys.argv[4]))
-    CONTENDERS[sys.argv[1]](int(sys.argv[2]), Clock(int(sys.argv[3])))
+    contender(sys.argv[1])(int(sys.argv[2]), Clock(int(sys.argv[3])))
