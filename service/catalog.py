@@ -374,7 +374,12 @@ class LegalItems:
         """The SIDs that the rule allows and of which no item remains when the excluded ones are taken away."""
         items = (self._catalog.get(item_id) for item_id in self._excluded)
         sids = {item.sid for item in items if item and self._obeys(item)}
-        return sorted(sid for sid in sids if not self.of(sid))
+        return sorted(sid for sid in sids if not self._remains(sid))
+
+    def _remains(self, sid: Sid) -> bool:
+        """Whether `of` would find anything; asked for each item of a history, so it looks only at what is not taken."""
+        left = (self._catalog.get(item_id) for item_id in self._catalog.bucket(sid) if item_id not in self._excluded)
+        return any(item is not None and self._obeys(item) for item in left)
 
     def _obeys(self, item: CatalogItem) -> bool:
         return self._rows is None or bool(self._rows[item.row])

@@ -55,5 +55,12 @@ async def carry_out(drill: Drill, scene: Scene, seconds: float | None = None) ->
         with scene.recorded_as(drill.name):
             figures = tuple(await drill.run(scene, drill.seconds if seconds is None else seconds))
     except Exception as error:
-        return Result(drill, (), time.monotonic() - start, f"{type(error).__name__}: {error}")
+        return Result(drill, (), time.monotonic() - start, _words(error))
     return Result(drill, figures, time.monotonic() - start)
+
+
+def _words(error: BaseException) -> str:
+    """What went wrong; of errors that came together, the first."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}"

@@ -65,7 +65,7 @@ def serve_refused(*arguments: str) -> str:
     while process.poll() is None and time.monotonic() < deadline:
         assert not is_open(port)
         time.sleep(0.02)
-    out, line = process.communicate(timeout=1)
+    out, line = process.communicate(timeout=60)
     assert process.returncode == 2 and out == ""
     assert line.count("\n") == 1 and line.startswith("groundrec: "), line
     return line
