@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.training.tiny_run import TinyWorld, build
-from training.artefacts import RANKS
+from training.artefacts import RANKS, read_planes
 from training.errors import RecipeError, TrainingError
 from training.experiments.experiment import experiment_names, load_experiment
 from training.experiments.results import write_results
@@ -17,7 +17,7 @@ from training.experiments.run import ExperimentRun
 from training.experiments.summary import summarise
 from training.progress import QuietReporter
 from training.report.experiment_report import experiment_report
-from training.report.run_report import run_report
+from training.report.run_report import MOMENTS, run_report
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +77,17 @@ def test_arms_run_go_on_and_end_as_results(tmp_path: Path, world: TinyWorld, mon
     run_page = run_report(run.folder("mean", 0))
     for heading in ("Data", "Semantic IDs", "rows", "Fine-tuning", "Results", "popularity", "Teacher-forced", "Time"):
         assert heading in run_page
-    assert run_page.count("<svg") >= 5
-    assert 'src="' not in run_page and "<link" not in run_page and "<script" not in run_page
+    assert run_page.count("<svg") >= 7
+    for figure in ("RSA r", "RSA ρ", "Ours minus each", "answers that name no item", "The weights of epoch", "samples"):
+        assert figure in run_page
+    assert all(cost in page for cost in ("grounding samples", "fine-tuning CPU s", "RSA ρ", "seeds"))
+    for text in (page, run_page):
+        assert 'src="' not in text and "<link" not in text and "<script" not in text and "@import" not in text
+        assert "http" not in text.replace("http://www.w3.org/", "")
+    planes = read_planes(run.folder("mean", 0) / "stages" / "finetune") | read_planes(
+        run.folder("mean", 0) / "stages" / "grounding"
+    )
+    assert {name: plane.shape for name, plane in planes.items()} == dict.fromkeys(MOMENTS, (16, 2))
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
@@ -107,7 +116,7 @@ def test_differences_are_taken_in_pairs_after_the_mean_over_seeds() -> None:
 
 
 def row(arm: str, seed: int) -> dict[str, Any]:
-    moment = {"effective_rank": 1.0, "rsa": [{"pearson": 0.0}], "cosine_within": [0.0]}
+    moment = {"effective_rank": 1.0, "rsa": [{"pearson": 0.0, "spearman": 0.0}], "cosine_within": [0.0]}
     return {
         "arm": arm,
         "seed": seed,

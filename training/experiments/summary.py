@@ -81,6 +81,7 @@ def _costs(arm: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "grounding_samples": mean(lambda row: float(row["grounding"]["samples"])),
         "effective_rank": _by_moment(mine, lambda moment: float(moment["effective_rank"])),
         "rsa_pearson": _by_moment(mine, lambda moment: float(np.mean([level["pearson"] for level in moment["rsa"]]))),
+        "rsa_spearman": _by_moment(mine, lambda moment: float(np.mean([level["spearman"] for level in moment["rsa"]]))),
         "cosine_within": _by_moment(mine, lambda moment: float(np.mean(moment["cosine_within"]))),
     }
 

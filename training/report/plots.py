@@ -66,7 +66,7 @@ def draw_recall(axes: Axes, lines: Mapping[str, Mapping[int, Sequence[float]]]) 
     axes.set(xscale="log", xlabel="K", ylabel="Recall@K")
     axes.set_xticks(ks, [str(k) for k in ks])
     axes.minorticks_off()
-    axes.legend(fontsize="small")
+    _legend_beside(axes)
 
 
 def grouped_bars(groups: Sequence[str], bars: Mapping[str, Sequence[float]], label: str) -> str:
@@ -81,7 +81,7 @@ def grouped_bars(groups: Sequence[str], bars: Mapping[str, Sequence[float]], lab
     axes.set_xticks(range(len(groups)), groups)
     axes.set_ylabel(label)
     if len(bars) > 1:
-        axes.legend(fontsize="small")
+        _legend_beside(axes)
     return _svg(figure)
 
 
@@ -92,10 +92,15 @@ def planes(by_moment: Mapping[str, Sequence[Any]]) -> str:
         for number, plane in enumerate(levels, 1):
             axes.scatter(plane[:, 0], plane[:, 1], s=6, label=f"level {number}", alpha=0.7)
         axes.set(title=moment, xlabel="first principal component")
+        axes.locator_params(nbins=4)
         axes.spines[["top", "right"]].set_visible(False)
     _as_row(panels)[0].set_ylabel("second")
     _as_row(panels)[-1].legend(fontsize="small")
     return _svg(figure)
+
+
+def _legend_beside(axes: Axes) -> None:
+    axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
 
 
 def _as_row(panels: Any) -> list[Axes]:
@@ -103,7 +108,7 @@ def _as_row(panels: Any) -> list[Axes]:
 
 
 def _figure() -> tuple[Figure, Axes]:
-    figure, axes = pyplot.subplots(figsize=(6, 3.4), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(7, 3.4), layout="constrained")
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes
 

@@ -16,6 +16,8 @@ from training.report import plots
 from training.report.page import Grid, Section, render
 from training.training_log import LOG, VALID, read_log
 
+MOMENTS = ("start", "grounded", "finetuned")
+
 
 def run_report(run: Path) -> str:
     """HTML.
@@ -93,7 +95,8 @@ def _rows(run: Path) -> Iterator[Section]:
 def _planes(run: Path, levels: int) -> Iterator[str]:
     found = read_planes(run / "stages" / "grounding") | read_planes(run / "stages" / "finetune")
     if found:
-        yield plots.planes({name: [part.numpy() for part in torch.chunk(rows, levels)] for name, rows in found.items()})
+        parts = {name: [part.numpy() for part in torch.chunk(found[name], levels)] for name in MOMENTS if name in found}
+        yield plots.planes(parts)
 
 
 def _training(run: Path) -> Iterator[Section]:
