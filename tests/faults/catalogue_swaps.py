@@ -84,7 +84,7 @@ async def soaked(scene: Scene, length: float) -> list[Figure]:
     return [
         count("failed recommendations", failed(load.answers)),
         Figure("memory's slope", 100 * slope, "at most", 1.0, " %/h"),
-        Figure("open files at the end over the middle", files_S[-1] / np.median(files_S), "at most", 1.1),
+        Figure("open files at the end over the middle", float(files_S[-1] / np.median(files_S)), "at most", 1.1),
     ]
 
 
