@@ -158,8 +158,16 @@ class Soak:
             allowed_S &= mask_S
         allowed_S[slots] = False
         excluded = [self._sids.slots[slot] for slot in slots]
-        prompt = self._checkpoint.prompt.build([tuple(sid) for sid in history])
+        prompt = self._checkpoint.prompt.build([tuple(sid) for sid in history], self._titles(len(history)))
         return BeamRequest(prompt, width, version, excluded, legal), allowed_S
+
+    def _titles(self, items: int) -> list[list[int]]:
+        """Any text tokens, as many as a prompt shows of a title or fewer; none for a checkpoint without titles."""
+        most, words = self._checkpoint.prompt.title_tokens, self._checkpoint.space.first_token_id
+        if not most:
+            return []
+        lengths = self._random.integers(0, most, items, endpoint=True)
+        return [self._random.integers(0, words, length).tolist() for length in lengths]
 
     def _check(
         self, request: BeamRequest, answer: BeamAnswer, alive_S: NDArray[np.bool_], allowed_S: NDArray[np.bool_]

@@ -81,7 +81,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An item, its score, and the log-probability of each level (empty in a fallback)."""
+    """An item, its score, and the log-probability of each level (empty if no beam found it)."""
 
     item: CatalogItem
     score: float
@@ -160,9 +160,9 @@ class Lane:
         raise EngineError("the engine holds none of the catalogue versions that were asked for")
 
     def _prompt(self, history: Sequence[CatalogItem]) -> list[int]:
-        titles = self.options.titles
-        shown = [titles.of(item.item.title) for item in history] if titles else ()
-        return self.options.prompt.build([item.sid for item in history], shown)
+        titles, recent = self.options.titles, history[-self.options.prompt.max_items :]
+        shown = [titles.of(item.item.title) for item in recent] if titles else ()
+        return self.options.prompt.build([item.sid for item in recent], shown)
 
     async def _call(self, request_id: str, request: BeamRequest, ask: Ask) -> BeamAnswer:
         patient = ask.limit_ms >= self.options.patience_ms
@@ -209,7 +209,7 @@ class Lane:
         """One list by score, new items in no more of its places than they may take or the model cannot fill."""
         count = ask.query.num_results
         model = [(place, place.score) for place in places if not place.item.is_new]
-        listed = self._blended(catalog, legal, history, model)
+        listed = self._blended(catalog, legal, history, model, count)
         most = max(most_new_items(self.options.new_item_share, count), count - len(listed))
         if self._new_items is None:
             new = [(place, place.score) for place in places if place.item.is_new]
@@ -228,8 +228,9 @@ class Lane:
         legal: LegalItems,
         history: Sequence[CatalogItem],
         model: list[tuple[Place, float]],
+        count: int,
     ) -> list[tuple[Place, float]]:
-        """What the beam found and the history's neighbours, by blended score."""
+        """The best ``count`` of what the beam found and the history's neighbours, by blended score."""
         if self._blending is None:
             return model
         of_beam = {place.item.item.item_id: place for place, _ in model}
@@ -238,6 +239,8 @@ class Lane:
         for item_id, score in self._blending.scored([item.item.item_id for item in history], found):
             place = of_beam.get(item_id)
             item = place.item if place else catalog.get(item_id)
+            if len(listed) == count:
+                break
             if item is not None and not item.is_new and legal.allows(item):
                 listed.append((Place(item, score, place.level_scores if place else ()), score))
         return listed

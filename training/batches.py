@@ -133,7 +133,7 @@ def collate(windows: Sequence[Window], items: ItemTokens) -> Batch:
     for row, window in enumerate(windows):
         item_BN[row, : len(window.items)] = window.items
         target_BN[row, window.first_target : len(window.items)] = True
-    codes_BNL = items.codes_NL.astype(np.int64)[item_BN]
+    codes_BNL = items.codes_NL[item_BN].astype(np.int64)
     batch = Batch(torch.from_numpy(codes_BNL), torch.from_numpy(target_BN))
     return replace(batch, title_BNT=_titles(windows, items, item_BN)) if items.title_NT.shape[1] else batch
 

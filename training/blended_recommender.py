@@ -62,7 +62,10 @@ class BlendedRecommender:
 def fit_blend(
     recommender: BlendedRecommender, examples: Sequence[Example], exclude_seen: bool, reporter: Reporter
 ) -> BlendWeights | None:
-    """The likeliest weights on ``examples``, or None where too few of their items are among the candidates."""
+    """The likeliest weights on ``examples``, or None where they say nothing.
+
+    Too few of the events' items are among the candidates, or no part tells which candidate was chosen.
+    """
     with reporter.task("blend") as progress:
         histories = [example.history for example in examples]
         found = recommender.beam.recommend(histories, exclude_seen=exclude_seen, progress=progress)
@@ -73,6 +76,9 @@ def fit_blend(
         reporter.say(f"blend: only {reached} of {len(choices)} events are reached, too few to fit: the model alone")
         return None
     weights, loss = fit_weights(choices, recommender.blend.weights)
+    if not (weights.model or weights.company or weights.text):
+        reporter.say(f"blend: nothing tells which candidate {reached} users chose: the model alone")
+        return None
     parts = f"model {weights.model:.2f}, company {weights.company:.2f}, text {weights.text:.2f}"
     reporter.say(f"blend: {parts}; {reached} of {len(choices)} events reached, {loss:.3f} nats each")
     return weights

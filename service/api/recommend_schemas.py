@@ -109,7 +109,7 @@ class ExplanationOut(BaseModel):
     """Why an item."""
 
     history: list[SharedHistoryOut] = Field(description="the past items with the longest common prefix, newest first")
-    level_scores: list[float] = Field(description="log-probability of each code; empty in a fallback")
+    level_scores: list[float] = Field(description="log-probability of each code; empty where no beam found the item")
 
 
 class RecommendedItemOut(BaseModel):

@@ -66,11 +66,14 @@ class Blend:
         self._weight_3 = np.array([weights.model, weights.company, weights.text])
 
     def ranked(self, history_H: Rows, found_F: Rows, log_prob_F: Floats) -> tuple[Rows, Floats]:
-        """The candidates, best first, and their log-probabilities; see `features` for the arguments."""
+        """The candidates, best first, and their log-probabilities; see `features` for the arguments.
+
+        Of equal scores the model's favourite goes first, then the lower row.
+        """
         row_C, feature_C3 = self.features(history_H, found_F, log_prob_F)
         score_C = feature_C3 @ self._weight_3
         score_C += np.log(self.weights.reach) - np.logaddexp.reduce(score_C)
-        order_C = np.argsort(-score_C, kind="stable")
+        order_C = np.lexsort((-feature_C3[:, 0], -score_C))
         return row_C[order_C], score_C[order_C]
 
     def features(self, history_H: Rows, found_F: Rows, log_prob_F: Floats) -> tuple[Rows, Floats]:
@@ -113,5 +116,7 @@ class Blend:
 
 
 def log_densities(embedding_NE: NDArray[np.float32], temperature: float) -> NDArray[np.float32]:
-    """What `Neighbours.log_density_N` holds."""
-    return TrainedTexts(embedding_NE, temperature).log_density(embedding_NE)
+    """What `Neighbours.log_density_N` holds; always finite."""
+    density_N = TrainedTexts(embedding_NE, temperature).log_density(embedding_NE)
+    # -inf says that all others have the very same text: as if one of them were the only other
+    return np.where(np.isneginf(density_N), np.float32(1.0 / temperature), density_N)

@@ -109,6 +109,8 @@ def _check_tokenizer(folder: Path, manifest: Manifest) -> None:
     """Another model's tokenizer would read titles with other ids, and cannot say the SIDs that this one learned."""
     name = f"{LM_FOLDER}/tokenizer.json"
     if name not in manifest.files:
+        if manifest.prompt.title_tokens:
+            raise CheckpointError(f"{folder / name}: missing, and prompts show titles; export the checkpoint again")
         return
     try:
         raw = json.loads((folder / name).read_bytes())

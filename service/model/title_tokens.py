@@ -1,6 +1,8 @@
 """What a prompt shows of an item's title: its first tokens, as plain text whatever it spells.
 
-Training and serving make them here, so that a posted item's title reads as a trained one's. It knows no prompts.
+Training and serving make them here, so that a posted item's title reads as a trained one's: a posted one was cleaned
+and cut on its way in, a trained one is so here, and none is too long to be read between two requests. It knows no
+prompts.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+from service.model.item_text import MAX_TITLE_CHARS, clean_text
 
 if TYPE_CHECKING:  # it takes a second, and prompts without titles need no tokenizer
     from transformers import PreTrainedTokenizerBase
@@ -41,7 +45,7 @@ class TitleTokens:
         if not self.max_tokens:
             return ()
         # the space makes the first word a word within a text, which is how the model knows it best
-        return tuple(self._tokenize(f" {title}")[: self.max_tokens])
+        return tuple(self._tokenize(f" {clean_text(title, MAX_TITLE_CHARS)}")[: self.max_tokens])
 
 
 def load_title_tokens(lm_folder: Path, max_tokens: int) -> TitleTokens:

@@ -178,6 +178,19 @@ async def test_prompts_show_titles_of_trained_and_posted_items_if_the_model_was_
         assert len(prompt) == len(titled.prompt.prefix_ids) + 3 + 2 + 3 + 3
 
 
+async def test_only_titles_that_a_prompt_shows_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def noted(tokenizer: object, text: str) -> list[int]:
+        read.append(text)
+        return [7]
+
+    monkeypatch.setattr("service.model.title_tokens.text_token_ids", noted)
+    async with running(build(tmp_path / "titled", Shape(title_tokens=3, max_items=4))) as service:
+        await service.recommend(history=[f"item-{n}" for n in range(20)])
+    assert read == [f" Title {n}" for n in range(16, 20)]
+
+
 async def test_the_engine_is_told_how_many_are_wanted_and_until_when(service: Running) -> None:
     await service.recommend(history=HISTORY, num_results=60)
     asked = service.engine.requests[-1]

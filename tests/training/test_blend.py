@@ -1,23 +1,28 @@
 """Blending from training to checkpoint: who keeps company, weights that find what tells, the same order everywhere."""
 
+import io
 import json
+from typing import cast
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 from service.blending import Blending
-from service.model.blend import NONE, Blend, BlendWeights
+from service.model.blend import NONE, Blend, BlendWeights, Neighbours
 from service.model.checkpoint import open_checkpoint
 from service.model.grounded_lm import load_grounded_lm
 from tests.training.tiny_run import TinyWorld, build
 from training.baselines import CoOccurrence
 from training.blend_fit import Choice, fit_weights
-from training.blended_recommender import BlendedRecommender
+from training.blended_recommender import BlendedRecommender, fit_blend
+from training.data import Example
 from training.evaluate import MODEL_ALONE, OURS
 from training.neighbours import neighbours_of
 from training.pipeline import Pipeline
-from training.recommender import BeamRecommender
+from training.progress import Reporter
+from training.recommender import BeamRecommender, Recommended
 
 START = BlendWeights(1.0, 0.0, 0.0)
 TRAIN = {"a": (0, 1, 2, 0), "b": (1, 2), "c": (3, 1), "d": (2, 1, 4)}
@@ -64,6 +69,24 @@ def test_the_fit_finds_the_rule_that_made_the_choices() -> None:
 def test_no_item_is_worse_for_being_near() -> None:
     weights, _ = fit_weights(choices((0.8, -0.4, 0.5)), START)
     assert weights.company == 0.0 and weights.model > 0.6
+
+
+class Shuffled:
+    """A beam whose order is the opposite of what users choose."""
+
+    def recommend(self, histories: object, **_: object) -> Recommended:
+        return Recommended([[0, 1, 2]] * 40, [[-0.5, -1.5, -4.0]] * 40, 0)
+
+
+def test_a_blend_in_which_nothing_tells_is_the_model_alone() -> None:
+    """Weights of zero would rank by the order of the catalogue."""
+    embedding = np.eye(4, dtype=np.float32)
+    alone = Neighbours(np.full((4, 1), NONE, np.int32), np.zeros((4, 1), np.float32), np.zeros(4, np.float32))
+    backwards = BlendedRecommender(cast(BeamRecommender, Shuffled()), Blend(alone, embedding, START), np.arange(4))
+    examples = [Example(f"u{n}", (3,), 2) for n in range(40)]
+    said = io.StringIO()
+    assert fit_blend(backwards, examples, exclude_seen=True, reporter=Reporter(Console(file=said))) is None
+    assert "nothing tells which candidate 40 users chose: the model alone" in said.getvalue()
 
 
 def test_reach_is_the_share_of_events_among_the_candidates() -> None:

@@ -41,8 +41,8 @@ class Exhaustive:
         self.versions.apply(delta)
 
 
-async def soaked(folder: Path, fault: Fault) -> Soak:
-    checkpoint = build(folder / "tiny", Shape(codes=16, items=300))
+async def soaked(folder: Path, fault: Fault, title_tokens: int = 0) -> Soak:
+    checkpoint = build(folder / "tiny", Shape(codes=16, items=300, title_tokens=title_tokens))
     engine = Exhaustive(checkpoint, fault)
     soak = Soak(engine, checkpoint, engine.sids, seed=3)  # type: ignore[arg-type]
     memory = await soak.run(300, concurrency=4, change_every=10, samples=20)
@@ -55,6 +55,17 @@ async def soaked(folder: Path, fault: Fault) -> Soak:
 async def test_a_right_engine_is_found_right_through_all_changes(tmp_path: Path) -> None:
     findings = (await soaked(tmp_path, lambda request, sids: sids)).findings
     assert findings.wrong == 0 and findings.sids > 1000
+
+
+async def test_a_model_that_reads_titles_is_given_some(tmp_path: Path) -> None:
+    lengths: set[int] = set()
+
+    def right(request: BeamRequest, sids: list[Sid]) -> list[Sid]:
+        lengths.add(len(request.prompt_ids))
+        return sids
+
+    assert (await soaked(tmp_path, right, title_tokens=4)).findings.wrong == 0
+    assert max(lengths) > 3 + 12 * 3, "longer than twelve SIDs and the prefix"
 
 
 @pytest.mark.parametrize(

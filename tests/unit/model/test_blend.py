@@ -83,6 +83,24 @@ def test_without_a_known_item_the_model_s_order_stays() -> None:
     assert rows.tolist() == [8, 2, 5]
 
 
+def test_of_equal_scores_the_model_s_favourite_goes_first() -> None:
+    neighbours, embedding = world()
+    company_alone = BlendWeights(0.0, 0.4, 0.0)
+    found, log_prob = np.array([8, 2, 5]), np.array([-0.5, -2.0, -1.0])
+    rows, scores = Blend(neighbours, embedding, company_alone).ranked(np.array([], np.int64), found, log_prob)
+    assert rows.tolist() == [8, 5, 2] and len(set(scores.tolist())) == 1
+
+
+def test_texts_that_are_all_the_same_have_a_density_that_can_be_stored() -> None:
+    same = np.tile(np.eye(4, dtype=np.float32)[0], (5, 1))
+    density = log_densities(same, 0.1)
+    assert np.isfinite(density).all()
+    neighbours = Neighbours(np.full((5, 1), NONE, np.int32), np.zeros((5, 1), np.float32), density)
+    found, log_prob = np.array([1, 2]), np.array([-1.0, -2.0])
+    _, scores = Blend(neighbours, same, WEIGHTS).ranked(np.array([0]), found, log_prob)
+    assert np.isfinite(scores).all()
+
+
 def test_nothing_found_and_nobody_near_is_an_empty_answer() -> None:
     neighbours, embedding = world()
     empty = np.array([], np.int64)

@@ -101,6 +101,12 @@ def forget_a_sid_token(folder: Path) -> None:
     reseal(folder)
 
 
+def show_titles_without_a_tokenizer(folder: Path) -> None:
+    (folder / "lm" / "tokenizer.json").unlink()
+    edit_manifest(prompt={"prefix_ids": [1], "max_items": 4, "title_tokens": 2})(folder)
+    reseal(folder)
+
+
 FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "missing manifest": (lambda folder: (folder / "manifest.json").unlink(), r"manifest\.json: not found"),
     "empty manifest": (overwrite("manifest.json"), r"manifest\.json: cannot be read"),
@@ -109,6 +115,7 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
         r"manifest\.json: schema version 5, this program reads 1 and 2 and 3 and 4",
     ),
     "another model's tokenizer": (forget_a_sid_token, r"tokenizer\.json: lacks 1 of the SID tokens, 123 first"),
+    "titles, and nothing to read them": (show_titles_without_a_tokenizer, r"tokenizer\.json: missing, and prompts"),
     "unknown field": (edit_manifest(surprise=1), r"manifest\.json: surprise"),
     "flipped bit": (flip_bit, r"model\.safetensors: its sha256"),
     "truncated": (truncate, r"catalog\.safetensors: \d+ bytes"),
