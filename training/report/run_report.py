@@ -189,9 +189,9 @@ def _popularity(bands: Mapping[str, Any]) -> Section:
         (name, str(band["items"]), str(band["users"]), *(f"{bars[who][n]:.3f}" for who in recommenders))
         for n, (name, band) in enumerate(found.items())
     )
-    text = "Each band holds a third of the training events; seen items removed."
+    text = "Recall@10, seen items excluded; each band holds a third of the training events."
     picture = plots.grouped_bars(list(found), bars, "Recall@10")
-    grid = Grid(("target", "items", "users", *(f"{_words(who)}, Recall@10" for who in recommenders)), rows)
+    grid = Grid(("target", "items", "users", *map(_words, recommenders)), rows)
     return Section("Results by popularity of the target", text, grid, (picture,))
 
 
