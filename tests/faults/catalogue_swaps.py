@@ -30,12 +30,15 @@ async def swapped(scene: Scene, length: float) -> list[Figure]:
                 together.create_task(_ask(at, number, end, counts, removed))
             together.create_task(_swap(at, end, counts, removed))
         illegal = (await at.replicas[0].metrics(at.client))["rec_illegal_sid_total"]
+    known = {"asked", "failed", "gone", "swaps", "items", "degraded"}
+    reasons = "".join(f", {name} {number}" for name, number in counts.items() if name not in known)
+    share = counts["degraded"] / max(counts["asked"], 1)
     return [
         Figure("requests", counts["asked"], "at least", 100, hard=True),
         Figure("recommended items", counts["items"], "at least", 1000, hard=True),
         Figure("catalogue changes meanwhile", counts["swaps"], "at least", 20, hard=True),
         count("failed recommendations", counts["failed"]),
-        Figure("degraded answers", counts["degraded"] / max(counts["asked"], 1), "at most", 0.01, " of the requests"),
+        Figure(f"degraded answers{reasons}", share, "at most", 0.01, " of the requests"),
         count("answers with an item deleted before they were asked", counts["gone"]),
         count("rec_illegal_sid_total", illegal),
     ]
@@ -53,6 +56,7 @@ async def _ask(at: Stage, number: int, end: float, counts: Counter[str], removed
             items = [item["item_id"] for item in told.get("items", ())]
             counts["items"] += len(items)
             counts["degraded"] += bool(told.get("degraded"))
+            counts.update(told.get("degraded_reasons", ()))
             counts["gone"] += any(removed.get(item, start) < start for item in items)
 
 

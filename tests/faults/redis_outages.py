@@ -52,7 +52,8 @@ async def _outage(
     base, during = load.between(0, broken), load.between(broken, mended)
     figures = [
         count("failed recommendations", failed(load.answers)),
-        count("degraded before", sum(answer.degraded for answer in base)),
+        # Redis has 50 ms to answer, which a machine busy with other work may miss
+        Figure("degraded before", sum(answer.degraded for answer in base) / len(base), "at most", 0.02),
         seconds("first degraded answer after", degraded_after, 1.0),
         seconds("last degraded answer after its return", max(late, default=0.0), 2.0),
     ]
