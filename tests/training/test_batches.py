@@ -83,3 +83,21 @@ def test_item_dropout_leaves_out_other_items_each_epoch_and_keeps_their_order() 
 def test_a_stride_beyond_the_history_is_refused() -> None:
     with pytest.raises(ValueError, match="stride 6"):
         BatchPlan(5, 6, 4, seed=0)
+
+
+def test_batches_hold_windows_of_like_length_so_that_little_is_padding() -> None:
+    random = np.random.default_rng(0)
+    train = {f"u{n}": list(range(int(length))) for n, length in enumerate(random.integers(2, 21, 600))}
+    plan = BatchPlan(20, 20, 8, seed=0)
+
+    def padding(batches: list[list[Window]]) -> float:
+        lengths = [[len(window.items) for window in batch] for batch in batches]
+        read = sum(len(row) * max(row) for row in lengths)
+        return 1 - sum(map(sum, lengths)) / read
+
+    batches = plan.epoch(train, 0)
+    windows = [window for batch in batches for window in batch]
+    shuffled = [windows[n] for n in random.permutation(len(windows))]
+    unsorted = [shuffled[n : n + 8] for n in range(0, len(shuffled), 8)]
+    assert padding(unsorted) > 0.25
+    assert padding(batches) < 0.3 * padding(unsorted)

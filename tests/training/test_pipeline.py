@@ -102,6 +102,17 @@ def test_a_changed_input_redoes_the_stages_behind_it_and_says_so(world: TinyWorl
     assert changed == {"finetune", "blend", "evaluate", "export"}
 
 
+def test_stopping_early_is_said_aloud(world: TinyWorld, tmp_path: Path) -> None:
+    rest = {"epochs": 9, "patience": 2, "lr": 1e-12}  # nothing moves, so no epoch is better than the first
+    pipeline = world.pipeline(
+        tmp_path / "run", finetune=rest, prefix_memory={"enabled": False}, blend={"enabled": False}
+    )
+    lines = said(pipeline)
+    assert "finetune: stopped early, no gain for 2 epochs" in lines
+    assert "finetune: the weights of epoch 1 are kept" in lines
+    assert len(pipeline.finetuned.read_json("finetune.json")["validation_ndcg"]) == 3
+
+
 def test_a_missing_checkpoint_is_exported_again(world: TinyWorld, tmp_path: Path) -> None:
     pipeline = world.pipeline(tmp_path / "run")
     pipeline.train()
