@@ -64,3 +64,11 @@ def test_the_beam_s_own_smoothing_is_a_last_resort_beside_the_dial_of_new_items(
     assert without.serving.smoothing == {"temperature": 0.05, "boost": 2.0, "new_items": None}
     chosen = load_recipe("scientific", ["serving.smoothing_boost=3"])
     assert chosen.serving.smoothing["boost"] == 3.0
+
+
+def test_lists_are_judged_up_to_a_hundred_by_a_beam_as_wide() -> None:
+    part = parse_recipe({}, "defaults").evaluate
+    assert part.ks == (1, 5, 10, 20, 50, 100)
+    assert part.beam_width >= 100
+    with pytest.raises(RecipeError, match="beam_width must be at least the largest of evaluate.ks"):
+        parse_recipe({"evaluate": {"beam_width": 99}}, "narrow")

@@ -2,6 +2,8 @@
 
 import numpy as np
 import torch
+from torch import nn
+from torch.nn import functional as F
 
 from training.baselines import Popularity
 from training.data import Example, Split
@@ -57,3 +59,26 @@ def test_windows_hold_every_step_of_a_long_sequence() -> None:
         steps = {(a, b) for window in windows for a, b in zip(window, window[1:], strict=False)}
         assert steps == {(n, n + 1) for n in range(99)}
         assert max(map(len, windows)) <= 9
+
+
+def test_scores_are_those_of_the_paper_s_formulas() -> None:
+    """Causal softmax attention over item plus place, head by head and position by position, in float64."""
+    torch.manual_seed(3)
+    model = SasRec(ITEMS, SMALL).train(False).double()
+    row_T = torch.tensor([4, 9, 1, 7])
+    (block,) = model.blocks.layers
+    assert isinstance(block, nn.TransformerEncoderLayer)
+    x_TD = model.item.weight[row_T] + model.position.weight[: len(row_T)]
+    normed_TD = block.norm1(x_TD)
+    weight, bias = block.self_attn.in_proj_weight, block.self_attn.in_proj_bias
+    query_TD, key_TD, value_TD = (normed_TD @ weight.T + bias).chunk(3, -1)
+    mixed_TD, width = torch.zeros_like(x_TD), SMALL.width // SMALL.heads
+    for head in range(SMALL.heads):
+        part = slice(head * width, (head + 1) * width)
+        for now in range(len(row_T)):
+            score_t = key_TD[: now + 1, part] @ query_TD[now, part] / width**0.5
+            mixed_TD[now, part] = score_t.softmax(0) @ value_TD[: now + 1, part]
+    x_TD = x_TD + block.self_attn.out_proj(mixed_TD)
+    x_TD = x_TD + block.linear2(F.gelu(block.linear1(block.norm2(x_TD))))
+    expected_TN = model.norm(x_TD) @ model.item.weight[1:].T
+    torch.testing.assert_close(model(row_T[None])[0], expected_TN, atol=1e-9, rtol=0)
