@@ -18,9 +18,10 @@ from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from service.model.grounded_lm import load_lm
+from service.model.prompt import PromptTemplate
 from service.model.semantic_ids import SidSpace
 from service.model.title_tokens import text_token_ids
-from training.errors import TrainingError
+from training.errors import RecipeError, TrainingError
 from training.model_folder import write_model_folder
 from training.smollm2 import SMOLLM2, smollm2_folder
 
@@ -116,6 +117,22 @@ def add_sid_tokens(backbone: Backbone, levels: int, codes: int) -> SidSpace:
     tokenizer.add_tokens(new, special_tokens=True)
     _check_ids(backbone, space)
     return space
+
+
+def check_positions(backbone: Backbone, prompt: PromptTemplate) -> None:
+    """Find out before training what no engine would serve.
+
+    Raises:
+        RecipeError: the longest prompt and an answer need more positions than the backbone has.
+    """
+    positions = getattr(backbone.model.config, "max_position_embeddings", None)
+    longest = prompt.max_tokens + prompt.space.levels
+    if positions is not None and longest > positions:
+        item_tokens = prompt.space.levels + prompt.title_tokens
+        raise RecipeError(
+            f"prompt.max_items: {prompt.max_items} items of {item_tokens} tokens need {longest} positions, "
+            f"{backbone.source} has {positions}; lower prompt.max_items or prompt.title_tokens"
+        )
 
 
 def extend_and_save(

@@ -19,9 +19,10 @@ from transformers import PreTrainedTokenizerBase
 
 from service.model.grounded_lm import GroundedLM
 from service.model.prefix_memory import PrefixMemory
+from service.model.prompt import PromptTemplate
 from service.model.title_tokens import TitleTokens, text_token_ids
 from training.artefacts import memory_config
-from training.backbone import add_sid_tokens, keep_layers, load_backbone
+from training.backbone import add_sid_tokens, check_positions, keep_layers, load_backbone
 from training.batches import ItemTokens, Window, collate, num_tokens
 from training.config import Recipe
 from training.finetune import next_item_loss, parameter_groups
@@ -86,7 +87,8 @@ def _untrained(recipe: Recipe, cache_dir: Path) -> tuple[GroundedLM, PreTrainedT
     keep_layers(backbone.model, part.layers or all_layers)
     space = add_sid_tokens(backbone, recipe.sids.levels, recipe.sids.all_codes)
     rows = torch.randn(space.num_tokens, backbone.width) * backbone.input_rows.float().std()
-    prefix = tuple(backbone.tokenize([recipe.prompt.prefix])[0])
+    prompt, prefix = recipe.prompt, tuple(backbone.tokenize([recipe.prompt.prefix])[0])
+    check_positions(backbone, PromptTemplate(space, prefix, prompt.max_items, prompt.title_tokens))
     memory = PrefixMemory(memory_config(recipe.prefix_memory, space), backbone.width)
     head = None if backbone.tied else rows
     parts = ModelParts(backbone, space, prefix, rows, head, memory if recipe.prefix_memory.enabled else None)

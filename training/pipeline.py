@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from service.model.blend import Blend, BlendWeights
 from service.model.grounded_lm import GroundedLM
+from service.model.prompt import PromptTemplate
 from service.model.semantic_ids import SidSpace
 from service.model.title_tokens import TitleTokens, text_token_ids
 from training import artefacts
-from training.backbone import Backbone, add_sid_tokens, load_backbone
+from training.backbone import Backbone, add_sid_tokens, check_positions, load_backbone
 from training.batches import ItemTokens
 from training.blended_recommender import BlendedRecommender, fit_blend
 from training.compared import Studied, baselines_of
@@ -226,7 +227,10 @@ class Pipeline:
         """The backbone with SID tokens in its tokenizer, and their space."""
         part = self.recipe.backbone
         backbone = load_backbone(part.spec, cache_dir=self._cache_dir, num_layers=layers, dtype=torch_dtype(part.dtype))
-        return backbone, add_sid_tokens(backbone, self.codes_NL.shape[1], self.recipe.sids.all_codes)
+        space, prompt = add_sid_tokens(backbone, self.codes_NL.shape[1], self.recipe.sids.all_codes), self.recipe.prompt
+        prefix = tuple(backbone.tokenize([prompt.prefix])[0])
+        check_positions(backbone, PromptTemplate(space, prefix, prompt.max_items, prompt.title_tokens))
+        return backbone, space
 
     @cached_property
     def trained(self) -> tuple[ModelParts, GroundedLM]:

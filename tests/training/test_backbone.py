@@ -6,11 +6,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from service.model.prompt import PromptTemplate
 from service.model.semantic_ids import SidSpace
 from service.model.title_tokens import text_token_ids
 from tests.training.tiny_backbone import WIDTH, backbone, saved
-from training.backbone import Backbone, add_sid_tokens, extend_and_save, load_backbone
-from training.errors import TrainingError
+from training.backbone import Backbone, add_sid_tokens, check_positions, extend_and_save, load_backbone
+from training.errors import RecipeError, TrainingError
 
 FAMILIES = ("llama", "qwen2", "qwen3", "gemma")
 LEVELS, CODES = 3, 8
@@ -139,3 +140,12 @@ def test_rows_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="tied"):
         extend_and_save(made, space, rows(space, 1), rows(space, 2), tmp_path / "lm", torch.float32)
     assert not (tmp_path / "lm").exists()
+
+
+def test_a_prompt_longer_than_the_backbone_reads_is_refused_before_training() -> None:
+    made = backbone()
+    made.model.config.max_position_embeddings = 64
+    space = add_sid_tokens(made, LEVELS, CODES)
+    check_positions(made, PromptTemplate(space, (1,), 20))
+    with pytest.raises(RecipeError, match=r"prompt\.max_items: 20 items of 4 tokens need 84 positions, .* has 64"):
+        check_positions(made, PromptTemplate(space, (1,), 20, title_tokens=1))

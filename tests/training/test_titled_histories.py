@@ -1,5 +1,7 @@
 """Histories of SIDs and titles, from recipe to answer: trained, exported, served; posted items read as trained ones."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from service.model.item_blocks import code_positions, token_order
 from service.model.item_text import MAX_TITLE_CHARS, clean_text
 from service.model.title_tokens import TitleTokens, load_title_tokens
 from tests.training.tiny_run import ITEMS, TinyWorld, build, item_row
+from training.errors import RecipeError
 from training.pipeline import Pipeline
 from training.recommender import BeamRecommender
 
@@ -102,3 +105,12 @@ def test_no_title_is_too_long_to_be_read() -> None:
 
     TitleTokens(tokenize, TOKENS).of("long " * 100_000)
     assert len(read[0]) <= 1 + MAX_TITLE_CHARS
+
+
+def test_titles_that_no_prompt_has_room_for_are_refused_before_anything_is_grounded(
+    world: TinyWorld, tmp_path: Path
+) -> None:
+    pipeline = world.pipeline(tmp_path / "wide", prompt={"title_tokens": 512, "max_items": 1000})
+    with pytest.raises(RecipeError, match=r"prompt\.max_items: 1000 items of 514 tokens need \d+ positions"):
+        pipeline.train()
+    assert not (tmp_path / "wide" / "stages" / "grounding").exists()
