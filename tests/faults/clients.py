@@ -19,7 +19,7 @@ LEAVING = 500
 OVERLOAD = 5.0
 MAX_INFLIGHT = 16
 WIDTH = 50  # at least as many beams as a request has
-WIDE = 256
+WIDE = 128
 CLOSED_LOOP_SECONDS = 10.0
 
 
