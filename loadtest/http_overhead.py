@@ -34,6 +34,7 @@ from service.engine.base import BeamAnswer, BeamRequest, Engine
 from service.lane_assembly import start_engine
 from service.logs import configure_logs
 from service.model.checkpoint import Checkpoint, open_checkpoint
+from service.model.semantic_ids import SidSpace
 from service.server import bind, freeze_garbage_collector, server_config
 from service.settings import load_settings
 
@@ -125,12 +126,18 @@ class Bench:
 
     def _shuffled(self, request: BeamRequest) -> BeamRequest:
         """The same items in another order: as long a prompt, and nothing of it cached but the prefix."""
-        prefix, width = len(self.checkpoint.prompt.prefix_ids), self.checkpoint.space.levels
-        tokens = request.prompt_ids[prefix:]
-        items = [tokens[at : at + width] for at in range(0, len(tokens), width)]
+        prefix = len(self.checkpoint.prompt.prefix_ids)
+        items = items_of(request.prompt_ids[prefix:], self.checkpoint.space)
         self.dice.shuffle(items)
         prompt = [*request.prompt_ids[:prefix], *(token for item in items for token in item)]
         return dataclasses.replace(request, prompt_ids=prompt, deadline=None)
+
+
+def items_of(tokens: Sequence[int], space: SidSpace) -> list[list[int]]:
+    """A prompt behind its prefix, item by item: each begins with a code of the first level, a title may follow."""
+    first = space.level_start(0)
+    starts = [place for place, token in enumerate(tokens) if first <= token < first + space.codes]
+    return [list(tokens[start:end]) for start, end in zip(starts, [*starts[1:], len(tokens)], strict=True)]
 
 
 @asynccontextmanager

@@ -30,7 +30,9 @@ class TitleTokens:
     """
 
     def __init__(self, tokenize: Callable[[str], Sequence[int]], max_tokens: int) -> None:
-        self._tokenize, self.max_tokens = tokenize, max_tokens
+        self.max_tokens = max_tokens
+        # of nothing of this object: a cycle would outlive its lane, since the collector leaves alone what a start made
+        self._of = partial(_first_tokens, tokenize, max_tokens)
         self.of = lru_cache(CACHED_TITLES)(self._of)
 
     def rows(self, titles: Sequence[str]) -> NDArray[np.int64]:
@@ -41,11 +43,12 @@ class TitleTokens:
             token_NT[row, : len(ids)] = ids
         return token_NT
 
-    def _of(self, title: str) -> tuple[int, ...]:
-        if not self.max_tokens:
-            return ()
-        # the space makes the first word a word within a text, which is how the model knows it best
-        return tuple(self._tokenize(f" {clean_text(title, MAX_TITLE_CHARS)}")[: self.max_tokens])
+
+def _first_tokens(tokenize: Callable[[str], Sequence[int]], max_tokens: int, title: str) -> tuple[int, ...]:
+    if not max_tokens:
+        return ()
+    # the space makes the first word a word within a text, which is how the model knows it best
+    return tuple(tokenize(f" {clean_text(title, MAX_TITLE_CHARS)}")[:max_tokens])
 
 
 def load_title_tokens(lm_folder: Path, max_tokens: int) -> TitleTokens:

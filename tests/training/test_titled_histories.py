@@ -1,5 +1,7 @@
 """Histories of SIDs and titles, from recipe to answer: trained, exported, served; posted items read as trained ones."""
 
+import gc
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -114,3 +116,16 @@ def test_titles_that_no_prompt_has_room_for_are_refused_before_anything_is_groun
     with pytest.raises(RecipeError, match=r"prompt\.max_items: 1000 items of 514 tokens need \d+ positions"):
         pipeline.train()
     assert not (tmp_path / "wide" / "stages" / "grounding").exists()
+
+
+def test_titles_go_with_the_last_who_holds_them() -> None:
+    """A service tells the collector to leave alone what its start made, so a cycle would stay for good."""
+    titles = TitleTokens(lambda text: [1], TOKENS)
+    titles.of("a title")
+    gone = weakref.ref(titles)
+    gc.disable()
+    try:
+        del titles
+        assert gone() is None
+    finally:
+        gc.enable()
