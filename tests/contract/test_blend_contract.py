@@ -73,6 +73,27 @@ async def test_the_setting_leaves_the_model_alone(blended: Checkpoint) -> None:
         assert (await service.client.get("/v1/model")).json()["blend"]["company"] == 0.5
 
 
+async def test_a_history_of_posted_items_alone_is_ranked_as_the_model_ranks_it(blended: Checkpoint) -> None:
+    orders = []
+    for blend in (True, False):
+        async with running(blended, blend=blend, new_item_share=0) as service:
+            await service.item(item_id="posted", title="a film")
+            orders.append(ids(await service.recommend(history=["posted"], num_results=20)))
+    assert orders[0] == orders[1] and len(orders[0]) == 20
+
+
+async def test_more_places_than_there_are_candidates_are_filled_once_each(blended: Checkpoint) -> None:
+    async with running(blended) as service:
+        await service.item(item_id="posted", title="a film")
+        repeated = await service.recommend(history=["item-3", "item-3", "posted"], num_results=100, exclude_seen=False)
+        few = await service.recommend(history=["item-3"], num_results=100, filter={"min": {"year": 2029}})
+    assert len(ids(repeated)) == len(set(ids(repeated))) == 61
+    assert set(ids(few)) == {f"item-{n}" for n in range(39, 60)}
+    for answer in (repeated, few):
+        scores = [item["score"] for item in answer["items"]]
+        assert scores == sorted(scores, reverse=True) and scores[0] <= 0
+
+
 async def test_explanations_of_what_the_beam_did_not_find_have_no_level_scores(blended: Checkpoint) -> None:
     async with running(blended, beam_width=1) as service:
         answer = await service.recommend(history=["item-3", "item-4", "item-5"], explain=True, num_results=2)
