@@ -65,7 +65,7 @@ async def full(scene: Scene, length: float) -> list[Figure]:
     async with scene.stage() as at, BackgroundLoad(at.urls, at.users, RATE) as load:
         await asyncio.sleep(1.0)
         with redis.Redis(port=at.redis.port) as client:
-            client.config_set("maxmemory", "1mb")
+            client.config_set("maxmemory", "1kb")  # less than an empty one holds, however much the service does
             refused = await at.post(at.replicas[0], "no-room", "A film without room")
             missing = await at.client.get(f"{at.urls[0]}/items/no-room")
             await asyncio.sleep(length)
