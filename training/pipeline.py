@@ -167,12 +167,14 @@ class Pipeline:
             start = BlendWeights(1.0, 0.0, 0.0, 1.0, part.temperature, part.decay, part.history)
             examples = sample(split.valid, part.users, self.recipe.seed)
             exclude_seen = self.data.exclude_seen(self.recipe.serving.exclude_seen)
-            unfitted = self._blended(Blend(neighbours, self.embedding_NE, start))
+            beam = self.beam(self.recipe.serving.beam_width)  # what the service will blend
+            unfitted = BlendedRecommender(beam, Blend(neighbours, self.embedding_NE, start), self._rows)
             weights = fit_blend(unfitted, examples, exclude_seen, self.run.reporter)
             if weights is not None:
                 artefacts.write_blend(folder, neighbours, weights)
 
-        more = {"beam_width": self.recipe.evaluate.beam_width, "exclude_seen": self.recipe.serving.exclude_seen}
+        part = self.recipe.serving
+        more = {"beam_width": part.beam_width, "exclude_seen": part.exclude_seen}
         return self.run.stage("blend", self._inputs("blend", self.finetuned, more), make)
 
     @cached_property
@@ -246,19 +248,21 @@ class Pipeline:
 
     def recommender(self) -> Recommender:
         """The fine-tuned model as it is evaluated and served."""
-        return self.beam() if self.blend is None else self._blended(self.blend)
+        beam = self.beam(self.recipe.evaluate.beam_width)
+        return beam if self.blend is None else BlendedRecommender(beam, self.blend, self._rows)
 
-    def _blended(self, blend: Blend) -> BlendedRecommender:
-        return BlendedRecommender(self.beam(), blend, np.arange(len(self.codes_NL)))
+    @property
+    def _rows(self) -> NDArray[np.int64]:
+        return np.arange(len(self.codes_NL))
 
-    def beam(self) -> BeamRecommender:
+    def beam(self, beam_width: int) -> BeamRecommender:
         """The fine-tuned model alone."""
         return BeamRecommender(
             self.trained[1],
             self.codes_NL,
             self.data.popularity_N,
             max_items=self.recipe.prompt.max_items,
-            beam_width=self.recipe.evaluate.beam_width,
+            beam_width=beam_width,
             title_NT=self._item_tokens(self.trained[0].backbone).title_NT,
         )
 

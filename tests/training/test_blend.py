@@ -135,7 +135,7 @@ def test_items_that_the_model_never_met_take_no_part(run: Pipeline) -> None:
     """Item 40 is newer: it stands in the history and changes nothing."""
     assert run.blend is not None
     row_N = np.append(np.arange(40), -1)
-    recommender = BlendedRecommender(run.beam(), run.blend, row_N)
+    recommender = BlendedRecommender(run.beam(10), run.blend, row_N)
     plain, _ = run.blend.ranked(*recommender._inputs((3, 4), [7, 8], [-1.0, -2.0]))
     mixed, _ = run.blend.ranked(*recommender._inputs((3, 40, 4), [7, 40, 8], [-1.0, -1.5, -2.0]))
     assert plain.tolist() == mixed.tolist()

@@ -68,7 +68,7 @@ def test_what_was_exported_recommends_as_what_was_trained(checkpoint: Checkpoint
         title_NT=title_NT,
     )
     histories = [(0, 1, 2), tuple(range(12)), (39,)]
-    served, trained = (r.recommend(histories, exclude_seen=False) for r in (ours, run.beam()))
+    served, trained = (r.recommend(histories, exclude_seen=False) for r in (ours, run.beam(ITEMS)))
     assert [items[:10] for items in served.items] == [items[:10] for items in trained.items]
     assert served.scores[1][0] == pytest.approx(trained.scores[1][0], abs=1e-5)
 
