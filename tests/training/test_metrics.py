@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.bootstrap import interval, paired_difference
+from training.bootstrap import interval, paired_difference, ratio_interval
 from training.metrics import MISSED, gains, hits, summary, target_ranks
 
 
@@ -68,3 +68,14 @@ def test_a_paired_difference_is_tighter_than_two_intervals() -> None:
     assert interval(ours, samples=1000, seed=0).low < interval(theirs, samples=1000, seed=0).high
     with pytest.raises(ValueError, match="paired"):
         paired_difference(ours, theirs[:1], samples=10, seed=0)
+
+
+def test_a_ratio_of_counts_keeps_users_in_pairs_and_never_divides_by_nothing() -> None:
+    counts_U = np.random.default_rng(0).poisson(2.0, 200)
+    twice = ratio_interval(2 * counts_U, counts_U, samples=200, seed=0)
+    assert twice.as_list() == pytest.approx([2.0, 2.0, 2.0])
+    other = ratio_interval(counts_U[::-1], counts_U, samples=200, seed=0)
+    assert other.low < other.mean == 1.0 < other.high
+    assert ratio_interval(counts_U, 0 * counts_U, samples=20, seed=0).mean == counts_U.sum()
+    with pytest.raises(ValueError, match="paired values"):
+        ratio_interval(counts_U[1:], counts_U, samples=20, seed=0)
