@@ -4,7 +4,6 @@ A recommendation from a slightly old history is better than none, and waiting fo
 is remembered is forgotten after a while, so that an erased user does not live on here. It knows item ids only.
 """
 
-import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ import structlog
 from service.circuit import Circuit
 from service.errors import StorageError, StorageFullError
 from service.metrics import Metrics
+from service.patience import within
 from service.stores.base import HistoryEvent, HistoryStore
 
 REMEMBERED_USERS = 10_000
@@ -56,8 +56,8 @@ class Histories:
             return []
         try:
             with self._metrics.stage("history") as span, self._circuit.call(StorageError, TimeoutError):
-                async with asyncio.timeout(self._timeout_seconds * (1 + len(user_ids) // USERS_PER_PATIENCE)):
-                    found = await self._store.recent(user_ids, self._limit)
+                patience = self._timeout_seconds * (1 + len(user_ids) // USERS_PER_PATIENCE)
+                found = await within(patience, self._store.recent(user_ids, self._limit))
                 span.set(users=len(user_ids), items=sum(map(len, found)))
         except (StorageError, TimeoutError) as error:
             if not self._circuit.is_open:
