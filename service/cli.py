@@ -39,7 +39,7 @@ OWN_COMMANDS = {
     "checkpoint",
     "bench",
 }
-TRAINING_COMMANDS = ("train", "ground", "evaluate", "inspect", "experiment", "report", "calibrate")
+TRAINING_COMMANDS = ("demo", "train", "ground", "evaluate", "inspect", "experiment", "report", "calibrate")
 
 
 def _help(name: str) -> str:

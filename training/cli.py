@@ -14,6 +14,7 @@ import typer
 
 from service.errors import StartupError
 from training.config import Recipe, load_recipe
+from training.demo_cli import demo
 from training.errors import PeerError, TrainingError
 from training.progress import QuietReporter, Reporter
 from training.stages import write_json, write_whole
@@ -58,6 +59,9 @@ def _quieten_transformers() -> None:
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+app.command()(_one_line_errors(demo))
 
 
 @app.command()
