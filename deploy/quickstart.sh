@@ -154,9 +154,13 @@ start_redis() {
 }
 
 load_histories() {
+  # a user who was forgotten must not come back with the next start
+  local loaded="$run/redis/.histories-loaded"
+  [[ -z ${GROUNDREC_REDIS_URL-} && -f $loaded ]] && { say "Histories: loaded earlier"; return; }
   [[ -f $run/histories.jsonl ]] || { say "Histories: runs/$recipe/histories.jsonl is absent, none loaded"; return; }
   step "$groundrec" histories load --file "$run/histories.jsonl" --redis-url "$redis_url" \
     || fail 1 "the histories could not be loaded into Redis"
+  [[ -n ${GROUNDREC_REDIS_URL-} ]] || : >"$loaded"
 }
 
 service_died() {

@@ -44,7 +44,7 @@ async def test_a_service_opens_a_code_of_it_and_recommends_below(trained: Checkp
         assert opened["moved"] == KIND == opened["codes"][0]["items"]
         assert all([(await sid_of(service, f"new-{n}"))[0] == CODES for n in range(KIND)])
         assert not engine._model.level_head(0)[CODES].equal(untouched)
-        answer = await service.recommend(history=["i0", "new-1"], num_results=20, timeout_ms=30_000)
+        answer = await service.recommend(history=["new-1"], num_results=50, timeout_ms=30_000)  # of it and like it
     found, scores = ids(answer), [item["score"] for item in answer["items"]]
     assert not answer["degraded"] and {f"new-{n}" for n in range(KIND)} & set(found)
     assert np.isfinite(scores).all() and scores == sorted(scores, reverse=True)
