@@ -30,16 +30,17 @@ async def swapped(scene: Scene, length: float) -> list[Figure]:
                 together.create_task(_ask(at, number, end, counts, removed))
             together.create_task(_swap(at, end, counts, removed))
         illegal = (await at.replicas[0].metrics(at.client))["rec_illegal_sid_total"]
-    known = {"asked", "failed", "gone", "swaps", "items", "degraded"}
-    reasons = "".join(f", {name} {number}" for name, number in counts.items() if name not in known)
-    share = counts["degraded"] / max(counts["asked"], 1)
+    # the drill deletes what the histories hold, so answers without a known item of the history are what it asks for
+    known = {"asked", "failed", "gone", "swaps", "items", "unknown_history_items"}
+    reasons = {name: number for name, number in counts.items() if name not in known}
+    told = "".join(f", {name} {number}" for name, number in reasons.items())
+    share = sum(reasons.values()) / max(counts["asked"], 1)
     return [
         Figure("requests", counts["asked"], "at least", 100, hard=True),
         Figure("recommended items", counts["items"], "at least", 1000, hard=True),
         Figure("catalogue changes meanwhile", counts["swaps"], "at least", 20, hard=True),
         count("failed recommendations", counts["failed"]),
-        # Redis has 50 ms to answer, which a machine busy with other work misses often
-        Figure(f"degraded answers{reasons}", share, "at most", 0.1, " of the requests"),
+        Figure(f"degraded, lost histories apart{told}", share, "at most", 0.01, " of the requests"),
         count("answers with an item deleted before they were asked", counts["gone"]),
         count("rec_illegal_sid_total", illegal),
     ]
@@ -56,7 +57,6 @@ async def _ask(at: Stage, number: int, end: float, counts: Counter[str], removed
             told = answer.json()
             items = [item["item_id"] for item in told.get("items", ())]
             counts["items"] += len(items)
-            counts["degraded"] += bool(told.get("degraded"))
             counts.update(told.get("degraded_reasons", ()))
             counts["gone"] += any(removed.get(item, start) < start for item in items)
 
