@@ -77,16 +77,13 @@ def serve(
     flags |= {"auth": auth, "api_keys_file": api_keys_file, "allow_volatile": allow_volatile}
     settings = load_settings(flags, config).settings
     _refuse_damaged(settings)
-    import uvloop
-
     from service.logs import configure_logs
     from service.server import serve as serve_until_told
 
     configure_logs(settings.log_level)
     try:
-        # a fifth to a quarter less CPU time a request than asyncio's own loop (loadtest/results/serve.md)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            code = runner.run(serve_until_told(settings))
+        # not uvloop: it forks to start the engine's process, and hangs for ever if BLAS is at work on another thread
+        code = asyncio.run(serve_until_told(settings))
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise typer.Exit(130) from None
     raise typer.Exit(code)
