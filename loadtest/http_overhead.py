@@ -24,7 +24,6 @@ from typing import Annotated, Any
 
 import typer
 import uvicorn
-import uvloop
 
 from loadtest.live_catalog import free_port, own_redis
 from loadtest.playback import cpu_seconds
@@ -260,8 +259,7 @@ def main(
     json_file: Annotated[Path | None, typer.Option("--json", help="write the last line here too")] = None,
 ) -> None:
     """Ask over HTTP and the engine itself in turns, and say what is between."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # as `groundrec serve` does
-        line = json.dumps(runner.run(carry_out(checkpoint, rounds, calls, at_once, profile)))
+    line = json.dumps(asyncio.run(carry_out(checkpoint, rounds, calls, at_once, profile)))
     if json_file:
         json_file.write_text(line + "\n")
     typer.echo(line)
