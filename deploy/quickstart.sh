@@ -40,6 +40,8 @@ done
 [[ $port =~ ^[1-9][0-9]{0,4}$ ]] && ((port <= 65535)) || fail 2 "--port takes a number from 1 to 65535, not $port"
 [[ $recipe =~ ^[A-Za-z0-9][A-Za-z0-9._-]*$ ]] || fail 2 "--recipe takes a plain name, not $recipe"
 run="$root/runs/$recipe"
+[[ -f $run/checkpoint/manifest.json || -f $root/training/recipes/$recipe.toml ]] \
+  || fail 2 "there is no recipe $recipe, and no checkpoint in runs/$recipe; training/recipes has the recipes"
 
 # Asks a child to end, insists after a while.
 stop() {
@@ -221,7 +223,7 @@ TEXT
 show_own_commands() {
   local user
   user=$("$python" -c 'import json, sys; print(json.loads(sys.stdin.readline() or "{}").get("user_id", "1"))' \
-    <"$run/histories.jsonl") || user=1
+    < <(cat "$run/histories.jsonl" 2>/dev/null)) || user=1
   cat <<TEXT
 
 groundrec answers at http://localhost:$port (log: runs/$recipe/service.log).

@@ -82,7 +82,8 @@ def serve(
 
     configure_logs(settings.log_level)
     try:
-        # not uvloop: it forks to start the engine's process, and hangs for ever if BLAS is at work on another thread
+        # not uvloop: it forks where asyncio does not, and hangs if BLAS is at work on another thread when the engine's
+        # process is started
         code = asyncio.run(serve_until_told(settings))
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise typer.Exit(130) from None

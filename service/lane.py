@@ -235,15 +235,15 @@ class Lane:
             return model
         of_beam = {place.item.item.item_id: place for place, _ in model}
         found = ((item_id, place.score) for item_id, place in of_beam.items())
-        listed: list[tuple[Place, float]] = []
-        for item_id, score in self._blending.scored([item.item.item_id for item in history], found):
-            place = of_beam.get(item_id)
-            item = place.item if place else catalog.get(item_id)
-            if len(listed) == count:
-                break
-            if item is not None and not item.is_new and legal.allows(item):
-                listed.append((Place(item, score, place.level_scores if place else ()), score))
-        return listed
+        scored = self._blending.scored([item.item.item_id for item in history], found)
+        levels = {item_id: place.level_scores for item_id, place in of_beam.items()}
+        items = ((catalog.get(item_id), score) for item_id, score in scored)
+        allowed = (
+            (Place(item, score, levels.get(item.item.item_id, ())), score)
+            for item, score in items
+            if item and not item.is_new and legal.allows(item)
+        )
+        return list(islice(allowed, count))
 
     def _popular(self, catalog: Catalog, ask: Ask, reasons: tuple[str, ...], why: str) -> Ranked:
         legal = catalog.legal(ask.query.filter, self._excluded(ask))

@@ -63,17 +63,18 @@ class NewItems:
     def change(self, embeddings: Mapping[str, Embedding], gone: Iterable[str] = ()) -> None:
         """Take new items, or new texts of them, in, and others out; searches see all of it or nothing."""
         known = self._known if len(self) >= len(self._known.stands_M) // 2 else self._compacted()
-        rows, count = known.rows, len(known.stands_M)
+        rows, first = known.rows, len(known.rows)
         width = self._embedding_NE.shape[1]
         added_ME = np.array(list(embeddings.values()), np.float32).reshape(-1, width)
         rows.append(list(embeddings), self._texts.table(added_ME))
-        stands_M = np.ones(len(rows), np.bool_)
-        stands_M[:count] = known.stands_M
+        stands_M = np.zeros(len(rows), np.bool_)  # rows of a change that failed halfway stand nowhere
+        stands_M[: len(known.stands_M)] = known.stands_M
+        stands_M[first:] = True
         with known.row.mutate() as row:
             for item_id in {*gone, *embeddings}:
                 if (old := row.pop(item_id, None)) is not None:
                     stands_M[old] = False
-            for place, item_id in enumerate(embeddings, count):
+            for place, item_id in enumerate(embeddings, first):
                 row[item_id] = place
             self._known = _Known(rows, row.finish(), rows.table(len(rows)), stands_M)
 

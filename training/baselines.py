@@ -42,12 +42,8 @@ class CoOccurrence:
     """Items used by the same users as the history's most recent items: cosine of user sets, older items count less."""
 
     def __init__(self, train: Mapping[str, Sequence[int]], num_items: int) -> None:
-        users = sorted(train)
-        row = np.repeat(np.arange(len(users)), [len(train[user]) for user in users])
-        column = np.concatenate([np.array(train[user], np.int64) for user in users])
-        used = sparse.csr_matrix((np.ones(len(row)), (row, column)), shape=(len(users), num_items))
-        used.data[:] = 1.0
-        together = (used.T @ used).toarray()
+        used_UN = used_items(train, num_items)
+        together = (used_UN.T @ used_UN).toarray()
         norm_N = np.sqrt(np.maximum(np.diag(together), 1.0))
         np.fill_diagonal(together, 0.0)
         self._cosine_NN = together / norm_N[:, None] / norm_N[None]
@@ -58,6 +54,16 @@ class CoOccurrence:
         weight = DECAY ** np.arange(len(recent))
         total: NDArray[np.float64] = weight @ self._cosine_NN[recent]
         return total
+
+
+def used_items(train: Mapping[str, Sequence[int]], num_items: int) -> sparse.csr_matrix:
+    """Which users, in the order of their names, used which items: 1 or nothing, [U, N]."""
+    users = sorted(train)
+    row = np.repeat(np.arange(len(users)), [len(train[user]) for user in users])
+    column = np.concatenate([np.array(train[user], np.int64) for user in users])
+    used_UN = sparse.csr_matrix((np.ones(len(row)), (row, column)), shape=(len(users), num_items))
+    used_UN.data[:] = 1.0
+    return used_UN
 
 
 class TextNeighbours:

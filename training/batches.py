@@ -145,8 +145,8 @@ def _titles(windows: Sequence[Window], items: ItemTokens, item_BN: NDArray[np.in
     return torch.from_numpy(title_BNT)
 
 
-def num_tokens(batch: Batch, prefix_tokens: int) -> int:
-    """Tokens the model really reads for a batch, padding included."""
-    windows, longest, levels = batch.codes_BNL.shape
-    titles = 0 if batch.title_BNT is None else int((batch.title_BNT >= 0).sum((1, 2)).max())
-    return windows * (prefix_tokens + longest * levels + titles)
+def num_tokens(windows: Sequence[Window], items: ItemTokens, prefix_tokens: int) -> int:
+    """Tokens the model really reads for these windows, padding included."""
+    codes = int(items.codes_NL.shape[1]) * max(len(window.items) for window in windows)
+    titles = max(int((items.title_NT[list(window.items)] >= 0).sum()) for window in windows)
+    return len(windows) * (prefix_tokens + codes + titles)

@@ -32,11 +32,10 @@ class BlendedRecommender:
         histories: Sequence[Sequence[int]],
         *,
         exclude_seen: bool,
-        batch_size: int = 32,
         progress: Progress = silent,
     ) -> Recommended:
         """Ranked items per history with blended log-probabilities; what the beam found is kept beside them."""
-        found = self.beam.recommend(histories, exclude_seen=exclude_seen, batch_size=batch_size, progress=progress)
+        found = self.beam.recommend(histories, exclude_seen=exclude_seen, progress=progress)
         items, scores = [], []
         for history, known, log_probs in zip(histories, found.items, found.scores, strict=True):
             row_C, score_C = self.blend.ranked(*self._inputs(history, known, log_probs))

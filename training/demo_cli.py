@@ -7,7 +7,7 @@ signals and exit codes are the script's. It knows neither training nor service.
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -25,10 +25,11 @@ def demo(
     """Train a small model on real data, start Redis and the service, print working curl lines."""
     if not SCRIPT.is_file():
         raise TrainingError(f"groundrec demo needs a clone of the project: {SCRIPT} is not there")
-    arguments = ["bash", str(SCRIPT), "--port", str(port), "--recipe", recipe, *([] if serve else ["--no-serve"])]
     if dry_run:
         out = SCRIPT.parent.parent / "runs" / recipe
-        train = ["train", "--recipe", recipe, "--out", str(out), "--dry-run"]
-        arguments = [sys.executable, "-m", "service", *train]
-    program = sys.executable if dry_run else "/bin/bash"
-    os.execv(program, arguments)  # nosec B606: a script of the project, no shell reads the arguments
+        _become(sys.executable, "-m", "service", "train", "--recipe", recipe, "--out", str(out), "--dry-run")
+    _become("/bin/bash", str(SCRIPT), "--port", str(port), "--recipe", recipe, *([] if serve else ["--no-serve"]))
+
+
+def _become(program: str, *arguments: str) -> NoReturn:
+    os.execv(program, [program, *arguments])  # nosec B606

@@ -50,7 +50,7 @@ def estimate(recipe: Recipe, cache_dir: Path, reporter: Reporter) -> dict[str, A
     model, tokenizer, all_layers = _untrained(recipe, cache_dir)
     items = _item_tokens(recipe, data, tokenizer)
     prefix = model.get_buffer("prefix_ids").numel()
-    tokens = sum(num_tokens(collate(windows, items), prefix) for batches in epochs for windows in batches)
+    tokens = sum(num_tokens(windows, items, prefix) for batches in epochs for windows in batches)
     per_token = _seconds_per_token(model, recipe, items, epochs[0])
     seconds = _seconds(recipe, data, tokens, per_token, items)
     seconds["grounding"] = _grounding_seconds(recipe, all_layers, per_token)
@@ -103,7 +103,7 @@ def _seconds_per_token(model: GroundedLM, recipe: Recipe, items: ItemTokens, bat
         started = time.monotonic()
         next_item_loss(model, batch).backward()  # type: ignore[no-untyped-call]
         spent.append(time.monotonic() - started)
-    return min(spent[1:]) / num_tokens(batch, model.get_buffer("prefix_ids").numel())
+    return min(spent[1:]) / num_tokens(typical, items, model.get_buffer("prefix_ids").numel())
 
 
 def _seconds(recipe: Recipe, data: TrainingData, tokens: int, per_token: float, items: ItemTokens) -> dict[str, float]:

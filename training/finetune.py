@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from service.model.grounded_lm import GroundedLM
-from training.batches import Batch, BatchPlan, ItemTokens, Window, collate, num_tokens
+from training.batches import Batch, BatchPlan, ItemTokens, Window, num_tokens
 from training.errors import ResumeError
 from training.optimizer import MasterAdamW, ParameterGroup
 from training.prefix_memory.base import memory_groups
@@ -207,7 +207,7 @@ class Finetuner:
         self._trainee.backward(loss + weight * pairs if weight else loss)
         norm = self._optimizer.step()
         mine = self._processes.share.of(windows) or windows[:1]
-        tokens = num_tokens(collate(mine, self._items), self.model.get_buffer("prefix_ids").numel())
+        tokens = num_tokens(mine, self._items, self.model.get_buffer("prefix_ids").numel())
         return {"epoch": self.state.epoch, "loss": float(loss.detach()), "gradient_norm": norm, "tokens": tokens}
 
     def _timed(self, step: Callable[[], dict[str, Any]]) -> dict[str, Any]:

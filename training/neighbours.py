@@ -12,6 +12,7 @@ import scipy.sparse as sparse
 from numpy.typing import NDArray
 
 from service.model.blend import NONE, Neighbours, log_densities
+from training.baselines import used_items
 
 CHUNK = 1024
 
@@ -20,7 +21,7 @@ def neighbours_of(
     train: Mapping[str, Sequence[int]], embedding_NE: NDArray[np.float32], count: int, temperature: float
 ) -> Neighbours:
     """The ``count`` nearest of every item, best first; equal cosines go to the lower row."""
-    used_UN = _used(train, len(embedding_NE))
+    used_UN = used_items(train, len(embedding_NE))
     norm_N = np.sqrt(np.maximum(used_UN.getnnz(0), 1.0))
     scaled_UN = (used_UN @ sparse.diags(1.0 / norm_N)).tocsc()
     neighbour_NQ = np.full((len(embedding_NE), count), NONE, np.int32)
@@ -33,15 +34,6 @@ def neighbours_of(
             neighbour_NQ[start + row, : len(near)] = near
             cosine_NQ[start + row, : len(near)] = cosine
     return Neighbours(neighbour_NQ, cosine_NQ, log_densities(embedding_NE, temperature))
-
-
-def _used(train: Mapping[str, Sequence[int]], items: int) -> sparse.csr_matrix:
-    users = sorted(train)
-    row = np.repeat(np.arange(len(users)), [len(train[user]) for user in users])
-    column = np.concatenate([np.array(train[user], np.int64) for user in users])
-    used = sparse.csr_matrix((np.ones(len(row)), (row, column)), shape=(len(users), items))
-    used.data[:] = 1.0
-    return used
 
 
 def _nearest(

@@ -52,7 +52,6 @@ class Recommender(Protocol):
         histories: Sequence[Sequence[int]],
         *,
         exclude_seen: bool,
-        batch_size: int = 32,
         progress: Progress = silent,
     ) -> Recommended:
         """Ranked items per history."""

@@ -203,13 +203,13 @@ def stand_in(clone: Path) -> Path:
     for command in (venv / "bin").iterdir():
         command.chmod(0o755)
     (clone / "deploy/venv.sh").write_text(f"echo {venv}\n")
+    (clone / "training/recipes").mkdir(parents=True)
+    (clone / "training/recipes/quickstart.toml").write_text("")
     return clone
 
 
-@pytest.fixture
-def quickstart(stand_in: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    port = free_port()
-    process = subprocess.Popen(
+def start(stand_in: Path, port: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(
         ["bash", str(stand_in / "deploy/quickstart.sh"), "--port", str(port)],
         env={**os.environ, "GROUNDREC_PYTHON": sys.executable, "CALLS": str(stand_in / "calls")},
         stdout=subprocess.PIPE,
@@ -218,6 +218,12 @@ def quickstart(stand_in: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
         # a run in the background begins with SIGINT ignored, and a shell cannot undo that
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
+
+
+@pytest.fixture
+def quickstart(stand_in: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    port = free_port()
+    process = start(stand_in, port)
     yield process, port
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
@@ -256,12 +262,33 @@ def test_the_quickstart_trains_serves_and_stops_in_order(
     assert (stand_in / "runs/quickstart/redis/appendonly.aof").exists()
 
 
+def test_a_second_start_brings_no_forgotten_user_back(
+    quickstart: tuple[subprocess.Popen[str], int], stand_in: Path
+) -> None:
+    process, port = quickstart
+    read_until(process, "Ctrl-C stops")
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    again = start(stand_in, port)
+    assert "Histories: loaded earlier" in read_until(again, "Ctrl-C stops")
+    again.send_signal(signal.SIGTERM)
+    again.communicate(timeout=30)
+    calls = [line.split()[0] for line in (stand_in / "calls").read_text().splitlines()]
+    assert calls == ["train", "histories", "serve", "stopped", "serve", "stopped"]
+
+
 def test_a_second_run_does_not_train_again(stand_in: Path) -> None:
     calls = str(stand_in / "calls")
     for _ in range(2):
         answer = run(stand_in / "deploy/quickstart.sh", "--no-serve", CALLS=calls)
         assert answer.returncode == 0, answer.stderr
     assert [line.split()[0] for line in Path(calls).read_text().splitlines()] == ["train"]
+
+
+def test_a_recipe_that_is_none_is_refused_before_anything_is_made(stand_in: Path) -> None:
+    answer = run(stand_in / "deploy/quickstart.sh", "--recipe", "quikstart", CALLS=str(stand_in / "calls"))
+    assert answer.returncode == 2 and "there is no recipe quikstart" in answer.stderr
+    assert not (stand_in / "runs/quikstart").exists()
 
 
 def test_a_service_that_ends_early_shows_its_last_lines_and_its_code(stand_in: Path) -> None:

@@ -48,20 +48,22 @@ def test_the_order_is_a_function_of_seed_and_epoch() -> None:
 def test_collating_marks_targets_and_pads_on_the_right() -> None:
     codes = np.array([[0, 1], [2, 3], [4, 5]])
     windows = [Window((1, 2), 1), Window((0, 1, 2), 1)]
-    batch = collate(windows, ItemTokens.untitled(codes))
+    items = ItemTokens.untitled(codes)
+    batch = collate(windows, items)
     assert batch.codes_BNL[0].tolist() == [[2, 3], [4, 5], [0, 1]]
     assert torch.equal(batch.target_BN, torch.tensor([[False, True, False], [False, True, True]]))
     assert batch.title_BNT is None
-    assert num_tokens(batch, 4) == 2 * (4 + 2 * 3)
+    assert num_tokens(windows, items, 4) == 2 * (4 + 2 * 3)
 
 
 def test_titles_are_looked_up_and_padding_items_have_none() -> None:
     items = ItemTokens(np.array([[0, 1], [2, 3]]), np.array([[7, 8, -1], [9, -1, -1]]))
-    batch = collate([Window((1,), 0), Window((0, 1), 1)], items)
+    windows = [Window((1,), 0), Window((0, 1), 1)]
+    batch = collate(windows, items)
     assert batch.title_BNT is not None
     assert batch.title_BNT.tolist() == [[[9, -1, -1], [-1, -1, -1]], [[7, 8, -1], [9, -1, -1]]]
     assert items.length_N.tolist() == [4, 3]
-    assert num_tokens(batch, 4) == 2 * (4 + 2 * 2 + 3)
+    assert num_tokens(windows, items, 4) == 2 * (4 + 2 * 2 + 3)
 
 
 def test_item_dropout_leaves_out_other_items_each_epoch_and_keeps_their_order() -> None:

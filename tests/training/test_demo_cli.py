@@ -19,10 +19,10 @@ class _Became(Exception):
 @pytest.mark.parametrize(
     ("given", "wanted"),
     [
-        ([], ["bash", str(SCRIPT), "--port", "8000", "--recipe", "quickstart"]),
+        ([], ["/bin/bash", str(SCRIPT), "--port", "8000", "--recipe", "quickstart"]),
         (
             ["--port", "9", "--recipe", "x y", "--no-serve"],
-            ["bash", str(SCRIPT), "--port", "9", "--recipe", "x y", "--no-serve"],
+            ["/bin/bash", str(SCRIPT), "--port", "9", "--recipe", "x y", "--no-serve"],
         ),
         (
             ["--dry-run"],

@@ -178,6 +178,14 @@ def test_a_reader_keeps_its_moment_while_rows_are_added_and_arrays_grow() -> Non
     assert dict([first, *search]) == before
 
 
+def test_rows_of_a_change_that_failed_halfway_stand_nowhere() -> None:
+    items = new_items()
+    items.change({"a": near(0)})
+    items._known.rows.append(["half"], items._texts.table(near(1)[None]))
+    items.change({"b": near(3)})
+    assert best(items, "t3") == ["b", "a"] and len(items) == 2
+
+
 def test_a_new_item_of_the_history_counts_only_where_no_trained_one_is() -> None:
     """Injected texts are alike in what no trained text has: they must not find each other."""
     items = new_items()
