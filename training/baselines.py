@@ -1,4 +1,4 @@
-"""Simple recommenders that ours must beat: popularity, co-occurrence (item-kNN on interactions) and text-kNN.
+"""Simple recommenders that ours must beat: popularity, co-occurrence (item-kNN on interactions), transitions, text-kNN.
 
 Each scores every item for a user's history; ranking and the removal of seen items are the same for all. They learn from
 training sequences only.
@@ -13,7 +13,9 @@ import numpy as np
 import scipy.sparse as sparse
 from numpy.typing import NDArray
 
+from training.config import BlendRecipe
 from training.data import Example
+from training.transitions import transitions
 
 RECENT_ITEMS = 5
 DECAY = 0.8
@@ -64,6 +66,20 @@ def used_items(train: Mapping[str, Sequence[int]], num_items: int) -> sparse.csr
     used_UN = sparse.csr_matrix((np.ones(len(row)), (row, column)), shape=(len(users), num_items))
     used_UN.data[:] = 1.0
     return used_UN
+
+
+class Transitions:
+    """The linear model of the next item that the blend's neighbours come from (`training.transitions`), whole."""
+
+    def __init__(self, train: Mapping[str, Sequence[int]], num_items: int, part: BlendRecipe) -> None:
+        self._strength_NN = transitions(train, num_items, decay=part.decay, ridge=part.ridge)
+        self._history, self._decay = part.history, part.decay
+
+    def scores(self, history: Sequence[int]) -> NDArray[np.float64]:
+        """What the last items say, each step back counting less."""
+        recent = list(history[-self._history :])[::-1]
+        total: NDArray[np.float64] = self._decay ** np.arange(len(recent)) @ self._strength_NN[recent]
+        return total
 
 
 class TextNeighbours:

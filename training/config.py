@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from training.errors import RecipeError
 
-Baseline = Literal["popularity", "co_occurrence", "text_neighbours", "sasrec", "tiger", "tiger_memory"]
+Baseline = Literal["popularity", "co_occurrence", "text_neighbours", "transitions", "sasrec", "tiger", "tiger_memory"]
 
 LAST_RESORT_BOOST = 1e-4
 RECIPES = Path(__file__).parent / "recipes"
@@ -137,7 +137,9 @@ class PromptRecipe(_Part):
 class FinetuneRecipe(_Part):
     """Fine-tuning on next-item generation; ``stride`` targets to a window (None: half of the history).
 
-    ``item_dropout`` is the share of interactions that an epoch leaves out, others each time, against overfitting.
+    Against overfitting: ``item_dropout`` is the share of interactions that an epoch leaves out, others each time;
+    ``dropout`` the share of values left out inside the decoder (`training.dropout`); with ``average`` above 0 a moving
+    average of the weights, of that decay a step, is validated and kept.
     ``alignment_steps`` of text <-> SID pairs come first, through the whole model; ``alignment_weight`` > 0 adds the
     loss of such a batch to every step.
     """
@@ -150,6 +152,8 @@ class FinetuneRecipe(_Part):
     warmup_steps: int = Field(default=20, ge=0)
     stride: int | None = Field(default=None, ge=1)
     item_dropout: float = Field(default=0.0, ge=0, lt=1)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    average: float = Field(default=0.0, ge=0, lt=1)
     patience: int = Field(default=2, ge=1)
     valid_users: int = Field(default=300, ge=1)
     save_every: int = Field(default=50, ge=1)
@@ -162,14 +166,17 @@ class FinetuneRecipe(_Part):
 class BlendRecipe(_Part):
     """Answers blended with what kept company with the history and whose text is near it (`service.model.blend`).
 
-    The weights are fitted on ``users`` validation events. Of each trained item ``neighbours`` are kept; ``history``
+    The weights are fitted on ``users`` validation events. ``company`` is what came next (a linear model with ``ridge``,
+    `training.transitions`) or whom the same users chose. Of each trained item ``neighbours`` are kept; ``history``
     items of a user count, each step back by ``decay``; ``temperature`` is that of text cosines.
     """
 
     enabled: bool = True
-    neighbours: int = Field(default=50, ge=1)
-    history: int = Field(default=5, ge=1)
-    decay: float = Field(default=0.8, gt=0, le=1)
+    company: Literal["transitions", "co_occurrence"] = "transitions"
+    ridge: float = Field(default=2.0, gt=0)
+    neighbours: int = Field(default=100, ge=1)
+    history: int = Field(default=20, ge=1)
+    decay: float = Field(default=0.9, gt=0, le=1)
     temperature: float = Field(default=0.05, gt=0)
     users: int = Field(default=2000, ge=1)
 
@@ -181,7 +188,7 @@ class EvaluateRecipe(_Part):
     ks: tuple[int, ...] = (1, 5, 10, 20, 50, 100)
     bootstrap_samples: int = Field(default=1000, ge=100)
     max_users: int | None = Field(default=None, ge=1)
-    baselines: tuple[Baseline, ...] = ("popularity", "co_occurrence", "text_neighbours")
+    baselines: tuple[Baseline, ...] = ("popularity", "co_occurrence", "text_neighbours", "transitions")
 
 
 class ServingRecipe(_Part):

@@ -13,6 +13,7 @@ Shapes: B windows, N items, L levels, D model width, M predicted items.
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from torch.nn import functional as F
 
 from service.model.grounded_lm import GroundedLM
 from training.batches import Batch, BatchPlan, ItemTokens, Window, num_tokens
+from training.dropout import add_dropout, seed_dropout
 from training.errors import ResumeError
 from training.optimizer import MasterAdamW, ParameterGroup
 from training.prefix_memory.base import memory_groups
@@ -41,8 +43,9 @@ Log = Callable[[Mapping[str, Any]], None]
 class FinetuneOptions:
     """How long and how fast.
 
-    ``alignment_steps`` train on pairs alone before the first epoch; with ``alignment_weight`` above 0 every later step
-    adds the loss of a batch of pairs.
+    ``dropout`` is the share of values that each step leaves out inside the decoder; with ``average`` above 0 a moving
+    average of the weights, of that decay, is validated and kept. ``alignment_steps`` train on pairs alone before the
+    first epoch; with ``alignment_weight`` above 0 every later step adds the loss of a batch of pairs.
     """
 
     epochs: int
@@ -53,6 +56,8 @@ class FinetuneOptions:
     patience: int = 2
     save_every: int = 50
     log_every: int = 10
+    dropout: float = 0.0
+    average: float = 0.0
     alignment_steps: int = 0
     alignment_weight: float = 0.0
 
@@ -140,10 +145,12 @@ class Finetuner:
         if model.memory is not None and processes.share.count > 1:
             model.memory.sparse_gradients = False  # DDP's float32 average and FSDP know dense gradients only
         self._weights = [weight for group in parameter_groups(model, options) for weight in group.parameters]
+        # before the model is copied for an accelerator or sharded
+        self._dropout = add_dropout(model.lm, options.dropout) if options.dropout else ExitStack()
         self._trainee = Trainee(model, items, next_item_loss, alignment, processes)
         groups = parameter_groups(self._trainee.trained, options)
         self.total_steps = options.alignment_steps + plan.total_steps(train, options.epochs)
-        self._optimizer = MasterAdamW(groups, self.total_steps, warmup=self._warmup())
+        self._optimizer = MasterAdamW(groups, self.total_steps, warmup=self._warmup(), average=options.average)
         self._best: list[Tensor] = []
         self._fingerprint = f"{plan} {options} {model.space} {items.title_NT.shape} {self.total_steps} {model.dtype}"
 
@@ -167,6 +174,7 @@ class Finetuner:
         while self.state.epoch < self._options.epochs and not self.state.stale(self._options.patience):
             self._run_epoch(state_file, log, progress)
         self._restore_best()
+        self._dropout.close()
         if state_file is not None and self._processes.is_first:
             state_file.unlink(missing_ok=True)
         return self.state
@@ -195,7 +203,7 @@ class Finetuner:
     def _align(self) -> dict[str, Any]:
         """One step on pairs alone."""
         self.model.train()
-        _, loss = self._trainee.losses([], self._optimizer.steps)
+        _, loss = self._losses([], self._optimizer.steps)
         self._trainee.backward(loss)
         norm = self._optimizer.step()
         return {"epoch": "alignment", "loss": float(loss.detach()), "gradient_norm": norm, "tokens": 0}
@@ -203,12 +211,17 @@ class Finetuner:
     def _predict(self, windows: list[Window]) -> dict[str, Any]:
         """One step on next items, and on pairs beside them if the options say so."""
         weight = self._options.alignment_weight
-        loss, pairs = self._trainee.losses(windows, self._optimizer.steps if weight else None)
+        loss, pairs = self._losses(windows, self._optimizer.steps if weight else None)
         self._trainee.backward(loss + weight * pairs if weight else loss)
         norm = self._optimizer.step()
         mine = self._processes.share.of(windows) or windows[:1]
         tokens = num_tokens(mine, self._items, self.model.get_buffer("prefix_ids").numel())
         return {"epoch": self.state.epoch, "loss": float(loss.detach()), "gradient_norm": norm, "tokens": tokens}
+
+    def _losses(self, windows: list[Window], pair_step: int | None) -> tuple[Tensor, Tensor]:
+        if self._options.dropout:
+            seed_dropout(self._plan.seed, self._optimizer.steps, self._processes.share.rank)
+        return self._trainee.losses(windows, pair_step)
 
     def _timed(self, step: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Take a step and say what it cost all processes together."""
@@ -227,11 +240,12 @@ class Finetuner:
     def _end_epoch(self, log: Log) -> None:
         state = self.state
         steps = state.batch
-        self._trainee.pull()
-        state.validation.append(self._processes.from_first(self._validate() if self._processes.is_first else 0.0))
+        with self._optimizer.averaged():
+            self._trainee.pull()
+            state.validation.append(self._processes.from_first(self._validate() if self._processes.is_first else 0.0))
+            if state.best_epoch == state.epoch:
+                self._best = [weight.detach().clone() for weight in self._weights]
         state.epoch, state.batch = state.epoch + 1, 0
-        if state.best_epoch == state.epoch - 1:
-            self._best = [weight.detach().clone() for weight in self._weights]
         mean = float(np.mean(state.losses[-steps:]))
         log({"step": self._optimizer.steps, "epoch": state.epoch, "mean_loss": mean, VALID: state.validation[-1]})
 

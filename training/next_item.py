@@ -32,6 +32,8 @@ OPTIONS = (
     "warmup_steps",
     "patience",
     "save_every",
+    "dropout",
+    "average",
     "alignment_steps",
     "alignment_weight",
 )

@@ -1,11 +1,15 @@
 """AdamW on bf16 weights: fp32 master copies, a cosine schedule with warm-up, clipping, and state as flat tensors.
 
 Bf16 alone loses small updates; master copies cost nothing measurable on these sizes. Works on fp32 weights too. Tables
-with sparse gradients have state for their touched rows only (`row_adam.py`).
+with sparse gradients have state for their touched rows only (`row_adam.py`). A moving average of the weights may lie
+beside them (Polyak), to be measured and kept instead of the weights of a single step:
+
+    average <- d average + (1 - d) master,    d = min(decay, (1 + t) / (10 + t)) at step t
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -38,6 +42,7 @@ class MasterAdamW:
         warmup: steps of linear warm-up.
         floor: the last learning rate as a share of the peak.
         max_norm: gradient norm above which all gradients are scaled down.
+        average: decay of the moving average, 0 for none. Sparse tables are not averaged.
     """
 
     def __init__(
@@ -48,11 +53,16 @@ class MasterAdamW:
         warmup: int = 20,
         floor: float = 0.05,
         max_norm: float = 1.0,
+        average: float = 0.0,
     ) -> None:
+        if not 0 <= average < 1:
+            raise ValueError(f"the average's decay {average} must lie in 0..1, 1 excluded")
         self._tables = [(RowAdam(weight), group.lr) for group in groups if group.sparse for weight in group.parameters]
         groups = [group for group in groups if not group.sparse]
         self._weights = [weight for group in groups for weight in group.parameters]
         self._masters = [_master(weight) for weight in self._weights]
+        self._average = average
+        self._averages = [master.detach().clone() for master in self._masters] if average else []
         self._peaks = [group.lr for group in groups]
         self._total, self._warmup, self._floor, self._max_norm = total_steps, warmup, floor, max_norm
         self.steps = 0
@@ -79,8 +89,19 @@ class MasterAdamW:
             master.grad = None if weight.grad is None else weight.grad.float()
         norm = self._clipped() if self._tables else whole(nn.utils.clip_grad_norm_(self._masters, self._max_norm))
         self._adamw.step()
+        self._follow()
         self._copy_back()
         return float(norm)
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Within, the weights are their averages, if any are kept."""
+        kept = [master.detach().clone() for master in self._masters] if self._averages else []
+        self._put(self._averages)
+        try:
+            yield
+        finally:
+            self._put(kept)
 
     def state(self) -> dict[str, Tensor]:
         """Everything a resumed run needs, as flat tensors for safetensors (copies: later steps do not change them)."""
@@ -91,6 +112,8 @@ class MasterAdamW:
             for name in ("exp_avg", "exp_avg_sq", "step"):
                 if name in moments:
                     stored[f"{number}.{name}"] = whole(moments[name]).clone()
+        for number, average in enumerate(self._averages):
+            stored[f"{number}.average"] = whole(average).clone()
         for number, (table, _) in enumerate(self._tables):
             stored |= {f"table{number}.{name}": tensor for name, tensor in table.state().items()}
         return stored
@@ -108,6 +131,8 @@ class MasterAdamW:
             names = [name for name in ("exp_avg", "exp_avg_sq", "step") if f"{number}.{name}" in stored]
             if names:
                 self._adamw.state[master] = {name: _moment(stored[f"{number}.{name}"], master) for name in names}
+        for number, average in enumerate(self._averages):
+            average.copy_(shard_like(stored[f"{number}.average"], average))
         for number, (table, _) in enumerate(self._tables):
             head = f"table{number}."
             table.load_state({n.removeprefix(head): tensor for n, tensor in stored.items() if n.startswith(head)})
@@ -128,6 +153,17 @@ class MasterAdamW:
             table.step(row_t, value_td * scale, lr * self._factor())
             table.weight.grad = None
         return norm
+
+    @torch.no_grad()
+    def _follow(self) -> None:
+        decay = min(self._average, (1 + self.steps) / (10 + self.steps))
+        for average, master in zip(self._averages, self._masters, strict=False):
+            average.mul_(decay).add_(master, alpha=1 - decay)
+
+    @torch.no_grad()
+    def _put(self, values: Sequence[Tensor]) -> None:
+        for weight, value in zip(self._weights, values, strict=False):
+            weight.copy_(value)
 
     @torch.no_grad()
     def _copy_back(self) -> None:

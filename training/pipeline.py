@@ -163,7 +163,7 @@ class Pipeline:
             if not part.enabled:
                 return
             split = self.data.split
-            neighbours = neighbours_of(split.train, self.embedding_NE, part.neighbours, part.temperature)
+            neighbours = neighbours_of(split.train, self.embedding_NE, part, self.run.reporter)
             start = BlendWeights(1.0, 0.0, 0.0, 1.0, part.temperature, part.decay, part.history)
             examples = sample(split.valid, part.users, self.recipe.seed)
             exclude_seen = self.data.exclude_seen(self.recipe.serving.exclude_seen)

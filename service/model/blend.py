@@ -4,13 +4,13 @@ A language model over SIDs generalises; the items that others took together, and
 learns only roughly. Both are known exactly and cost no forward pass, so candidates of all three kinds are ranked by
 
     log p(i | h)     = model * log(p_model + f) + company * log(p_company + f) + text * log(p_text + f) + c
-    p_company(i | h) = sum_k w_k cos(h_k, i) / sum_k w_k sum_j cos(h_k, j)     over the listed neighbours j of h_k
+    p_company(i | h) = sum_k w_k s(h_k, i) / sum_k w_k sum_j s(h_k, j)         over the listed neighbours j of h_k
     p_text(i | h)    = sum_k w_k softmax_i(cos(e_k, e_i) / T)
 
-with h_k the last trained items of the history, newest first, w_k falling, f a floor. Candidates are what the beam found
-and the neighbours of h_k. The weights are fitted on held-out events (conditional logit), and c makes the sum over the
-candidates the share of events they reach, so that the result is a log-probability like the beam's and merges with new
-items. It knows rows of trained items, not ids, and no engine.
+with h_k the last trained items of the history, newest first, w_k falling, s the strength of a neighbour, f a floor.
+Candidates are what the beam found and the neighbours of h_k. The weights are fitted on held-out events (conditional
+logit), and c makes the sum over the candidates the share of events they reach, so that the result is a log-probability
+like the beam's and merges with new items. It knows rows of trained items, not ids, and no engine.
 
 Shapes: N trained items, Q neighbours of each, H history items (newest first), F items found, C candidates.
 """
@@ -35,26 +35,28 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """Who keeps company with whom: rows int32 [N, Q] (`NONE` where there are fewer) and cosines float32 [N, Q].
+    """Who keeps company with whom: rows int32 [N, Q] (`NONE` where there are fewer), how strongly, float32 [N, Q] >= 0.
 
+    Strengths are what training found: coefficients of a model of the next item, or cosines of user sets.
     ``log_density_N`` float32 [N] is `TrainedTexts.log_density` of every item, at the weights' temperature.
     """
 
     neighbour_NQ: NDArray[np.int32]
-    cosine_NQ: NDArray[np.float32]
+    strength_NQ: NDArray[np.float32]
     log_density_N: NDArray[np.float32]
 
     def tensors(self) -> dict[str, Tensor]:
         """As they are stored."""
-        return {name: torch.from_numpy(np.ascontiguousarray(getattr(self, f"{name}_{shape}"))) for name, shape in NAMES}
+        return {name: torch.from_numpy(np.ascontiguousarray(getattr(self, field))) for name, field in STORED.items()}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Neighbours":
         """As they were stored."""
-        return cls(*(tensors[name].numpy() for name, _ in NAMES))
+        return cls(**{field: tensors[name].numpy() for name, field in STORED.items()})
 
 
-NAMES = (("neighbour", "NQ"), ("cosine", "NQ"), ("log_density", "N"))
+# strengths keep the name they had when all of them were cosines, so that older checkpoints are read
+STORED = {"neighbour": "neighbour_NQ", "cosine": "strength_NQ", "log_density": "log_density_N"}
 
 
 class Blend:
@@ -99,13 +101,13 @@ class Blend:
         return row_C, np.log(share_C3 + FLOOR)
 
     def _company(self, row_C: Rows, recent_K: Rows, near_KQ: Rows, weight_K: Floats) -> Floats:
-        cosine_KQ = np.where(near_KQ != NONE, self._neighbours.cosine_NQ[recent_K], 0.0) * weight_K[:, None]
+        strength_KQ = np.where(near_KQ != NONE, self._neighbours.strength_NQ[recent_K], 0.0) * weight_K[:, None]
         place_KQ = np.minimum(np.searchsorted(row_C, near_KQ), max(len(row_C) - 1, 0))
         company_C = np.zeros(len(row_C))
         if len(row_C):
             listed = row_C[place_KQ] == near_KQ
-            np.add.at(company_C, place_KQ[listed], cosine_KQ[listed])
-        return company_C / max(float(cosine_KQ.sum()), 1e-12)
+            np.add.at(company_C, place_KQ[listed], strength_KQ[listed])
+        return company_C / max(float(strength_KQ.sum()), 1e-12)
 
     def _text(self, row_C: Rows, recent_K: Rows, weight_K: Floats) -> Floats:
         cosine_KC = self._embedding_NE[recent_K] @ self._embedding_NE[row_C].T / np.float32(self.weights.temperature)

@@ -29,8 +29,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from service.errors import CheckpointError
-from service.model.blend import NAMES as NEIGHBOUR_TENSORS
-from service.model.blend import NONE, Blend, Neighbours
+from service.model.blend import NONE, STORED, Blend, Neighbours
 from service.model.checkpoint_files import (
     CATALOG_ITEMS,
     CATALOG_TENSORS,
@@ -172,7 +171,7 @@ class Checkpoint:
         if part is None:
             return None
         path = self.folder / NEIGHBOURS
-        neighbours = Neighbours.from_tensors(_load_tensors(path, [name for name, _ in NEIGHBOUR_TENSORS]))
+        neighbours = Neighbours.from_tensors(_load_tensors(path, list(STORED)))
         _check_neighbours(neighbours, self.manifest.data.num_items, path)
         return Blend(neighbours, self.catalog_tensors().embedding_NE, part.weights)
 
@@ -322,7 +321,7 @@ def _check_catalog(tensors: CatalogTensors, manifest: Manifest, path: Path) -> N
 
 def _check_neighbours(neighbours: Neighbours, items: int, path: Path) -> None:
     near_NQ = neighbours.neighbour_NQ
-    if near_NQ.shape != neighbours.cosine_NQ.shape or {len(near_NQ), len(neighbours.log_density_N)} != {items}:
+    if near_NQ.shape != neighbours.strength_NQ.shape or {len(near_NQ), len(neighbours.log_density_N)} != {items}:
         raise CheckpointError(
             f"{path}: does not have one row for each of the {items} items; export the checkpoint again"
         )

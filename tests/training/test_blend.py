@@ -2,7 +2,7 @@
 
 import io
 import json
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
 import pytest
@@ -14,9 +14,10 @@ from service.model.blend import NONE, Blend, BlendWeights, Neighbours
 from service.model.checkpoint import open_checkpoint
 from service.model.grounded_lm import load_grounded_lm
 from tests.training.tiny_run import TinyWorld, build
-from training.baselines import CoOccurrence
+from training.baselines import CoOccurrence, Transitions
 from training.blend_fit import Choice, fit_weights
 from training.blended_recommender import BlendedRecommender, fit_blend
+from training.config import BlendRecipe
 from training.data import Example
 from training.evaluate import MODEL_ALONE, OURS
 from training.neighbours import neighbours_of
@@ -40,14 +41,32 @@ def run(world: TinyWorld, tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
     return pipeline
 
 
-def test_neighbours_are_the_best_of_the_baseline_s_cosines() -> None:
+def quiet() -> Reporter:
+    return Reporter(Console(file=io.StringIO()))
+
+
+@pytest.mark.parametrize("company", ["co_occurrence", "transitions"])
+def test_neighbours_are_the_best_of_the_baseline_s(company: Literal["co_occurrence", "transitions"]) -> None:
+    part = BlendRecipe(company=company, neighbours=3, temperature=0.1)
     embedding = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
-    found = neighbours_of(TRAIN, embedding / np.linalg.norm(embedding, axis=1, keepdims=True), 3, 0.1)
+    found = neighbours_of(TRAIN, embedding / np.linalg.norm(embedding, axis=1, keepdims=True), part, quiet())
+    scorer = CoOccurrence(TRAIN, 6) if company == "co_occurrence" else Transitions(TRAIN, 6, part)
     for item in range(6):
-        wanted = CoOccurrence(TRAIN, 6).scores([item])
+        wanted = np.array(scorer.scores([item]))
+        wanted[item] = 0.0
         order = [int(other) for other in np.argsort(-wanted, kind="stable") if wanted[other] > 0][:3]
         assert found.neighbour_NQ[item].tolist() == [*order, *[NONE] * (3 - len(order))]
-        assert found.cosine_NQ[item, : len(order)] == pytest.approx(wanted[order])
+        assert found.strength_NQ[item, : len(order)] == pytest.approx(wanted[order])
+
+
+def test_a_catalogue_too_large_for_transitions_has_co_occurrence(monkeypatch: pytest.MonkeyPatch) -> None:
+    embedding = np.eye(6, dtype=np.float32)
+    wanted = neighbours_of(TRAIN, embedding, BlendRecipe(company="co_occurrence"), quiet())
+    monkeypatch.setattr("training.neighbours.MAX_ITEMS", 5)
+    said = io.StringIO()
+    found = neighbours_of(TRAIN, embedding, BlendRecipe(), Reporter(Console(file=said, width=200)))
+    assert np.array_equal(found.neighbour_NQ, wanted.neighbour_NQ)
+    assert "6 items are more than 5, too many for transitions" in said.getvalue()
 
 
 def choices(of: tuple[float, float, float], users: int = 3000) -> list[Choice]:

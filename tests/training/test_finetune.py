@@ -33,9 +33,25 @@ def tiny_model(*, tied: bool = True) -> GroundedLM:
     return GroundedLM(made.model, space, (3, 4), rows, None if tied else rows.clone(), memory)
 
 
-def tuner(model: GroundedLM, *, epochs: int = 3, values: list[float] | None = None, patience: int = 9) -> Finetuner:
+def tuner(
+    model: GroundedLM,
+    *,
+    epochs: int = 3,
+    values: list[float] | None = None,
+    patience: int = 9,
+    dropout: float = 0.0,
+    average: float = 0.0,
+) -> Finetuner:
     scores = iter(values or [0.1 * n for n in range(99)])
-    options = FinetuneOptions(epochs=epochs, lr=0.01, warmup_steps=2, save_every=2, patience=patience)
+    options = FinetuneOptions(
+        epochs=epochs,
+        lr=0.01,
+        warmup_steps=2,
+        save_every=2,
+        patience=patience,
+        dropout=dropout,
+        average=average,
+    )
     return Finetuner(
         model, ItemTokens.untitled(CODES), TRAIN, BatchPlan(5, 5, 8, seed=0), options, lambda: next(scores)
     )
@@ -177,7 +193,8 @@ def test_the_best_epoch_is_kept_and_patience_ends_the_run() -> None:
     assert torch.equal(model.sid_rows, snapshots[1])
 
 
-def test_an_interrupted_run_ends_with_the_same_weights(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("dropout", "average"), [(0.0, 0.0), (0.3, 0.0), (0.0, 0.9), (0.3, 0.9)])
+def test_an_interrupted_run_ends_with_the_same_weights(tmp_path: Path, dropout: float, average: float) -> None:
     class Stop(Exception):
         pass
 
@@ -186,14 +203,40 @@ def test_an_interrupted_run_ends_with_the_same_weights(tmp_path: Path) -> None:
             raise Stop
 
     whole, resumed, state_file = tiny_model(), tiny_model(), tmp_path / "state.safetensors"
-    expected = tuner(whole).run()
+    expected = tuner(whole, dropout=dropout, average=average).run()
     with pytest.raises(Stop):
-        tuner(resumed).run(state_file, progress=stop_at_seven)
+        tuner(resumed, dropout=dropout, average=average).run(state_file, progress=stop_at_seven)
     fresh = tiny_model()
-    found = tuner(fresh, values=[0.1, 0.1, 0.2, 0.3]).run(state_file)
+    torch.manual_seed(99)  # what happened before must not decide what is dropped
+    found = tuner(fresh, values=[0.1, 0.1, 0.2, 0.3], dropout=dropout, average=average).run(state_file)
     assert found.losses == expected.losses
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), fresh.parameters(), strict=True))
     assert not state_file.exists()
+
+
+def test_dropout_changes_training_and_leaves_no_trace_in_the_model() -> None:
+    plain, dropped = tiny_model(), tiny_model()
+    expected, found = tuner(plain, epochs=1).run(), tuner(dropped, epochs=1, dropout=0.3).run()
+    assert found.losses[0] != expected.losses[0]
+    codes = torch.from_numpy(CODES[[[0, 1, 2]]])
+    hidden = [dropped.train().hidden(dropped.embed_sequences(codes)) for _ in range(2)]
+    assert torch.equal(*hidden)
+
+
+def test_validation_meets_the_average_and_the_best_average_is_kept() -> None:
+    model = tiny_model()
+    met: list[torch.Tensor] = []
+
+    def validate() -> float:
+        met.append(model.sid_rows.detach().clone())
+        return -float(len(met) == 3)
+
+    options = FinetuneOptions(epochs=3, lr=0.01, warmup_steps=2, average=0.9)
+    made = Finetuner(model, ItemTokens.untitled(CODES), TRAIN, BatchPlan(5, 5, 8, seed=0), options, validate)
+    seen: list[torch.Tensor] = []
+    made.run(log=lambda row: seen.append(model.sid_rows.detach().clone()) if VALID in row else None)
+    assert not any(torch.equal(average, plain) for average, plain in zip(met, seen, strict=True))
+    assert torch.equal(model.sid_rows, met[0])
 
 
 def test_a_state_file_that_is_no_state_is_refused(tmp_path: Path) -> None:

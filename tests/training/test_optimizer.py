@@ -30,6 +30,35 @@ def test_updates_below_the_precision_of_the_weights_add_up() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_average_is_its_recursion_and_the_weights_come_back(dtype: torch.dtype) -> None:
+    moved = weights(dtype)
+    optimizer = MasterAdamW([ParameterGroup(moved, 1e-2)], 10, warmup=1, average=0.5)
+    expected = [weight.detach().float().clone() for weight in moved]
+    for step in range(1, 7):
+        train(optimizer, moved, step, step + 1)
+        decay = min(0.5, (1 + step) / (10 + step))
+        masters = [optimizer.state()[f"{number}.master"] for number in range(2)]
+        expected = [decay * old + (1 - decay) * new for old, new in zip(expected, masters, strict=True)]
+    before = [weight.detach().clone() for weight in moved]
+    with optimizer.averaged():
+        for weight, average in zip(moved, expected, strict=True):
+            assert torch.allclose(weight.float(), average.to(dtype).float(), atol=1e-6)
+            assert not torch.equal(weight, before[0])
+    assert all(torch.equal(weight, old) for weight, old in zip(moved, before, strict=True))
+
+
+def test_without_an_average_the_weights_stay() -> None:
+    moved = weights(torch.float32)
+    optimizer = MasterAdamW([ParameterGroup(moved, 1e-2)], 10, warmup=1)
+    train(optimizer, moved, 0, 3)
+    before = [weight.detach().clone() for weight in moved]
+    with optimizer.averaged():
+        assert all(torch.equal(weight, old) for weight, old in zip(moved, before, strict=True))
+    with pytest.raises(ValueError, match=r"0\.\.1"):
+        MasterAdamW([ParameterGroup(moved, 1e-2)], 10, average=1.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_resumed_run_equals_an_uninterrupted_one(dtype: torch.dtype) -> None:
     whole, parts, rest = weights(dtype), weights(dtype), weights(dtype)
     train(MasterAdamW([ParameterGroup(whole, 1e-2, 0.1)], 10, warmup=3), whole, 0, 10)

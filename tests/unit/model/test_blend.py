@@ -31,7 +31,7 @@ def by_hand(
     weights = [WEIGHTS.decay**k for k in range(len(recent))]
     listed = [
         {int(j): float(c) for j, c in zip(*row, strict=True) if j != NONE}
-        for row in zip(neighbours.neighbour_NQ[recent], neighbours.cosine_NQ[recent], strict=True)
+        for row in zip(neighbours.neighbour_NQ[recent], neighbours.strength_NQ[recent], strict=True)
     ]
     everything = sum(w * sum(row.values()) for w, row in zip(weights, listed, strict=True))
     candidates = set(beam) | {j for row in listed for j in row if j not in history}
@@ -111,7 +111,7 @@ def test_nothing_found_and_nobody_near_is_an_empty_answer() -> None:
 def test_neighbours_survive_being_stored() -> None:
     neighbours, _ = world()
     again = Neighbours.from_tensors(neighbours.tensors())
-    for name in ("neighbour_NQ", "cosine_NQ", "log_density_N"):
+    for name in ("neighbour_NQ", "strength_NQ", "log_density_N"):
         assert np.array_equal(getattr(again, name), getattr(neighbours, name))
 
 
