@@ -6,8 +6,10 @@ It knows the trained items only; which of them may be returned is the caller's b
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from service.model.blend import Blend
+from service.model.blend import NONE, Blend
+from service.recommendation import BlendShares
 
 
 class Blending:
@@ -24,10 +26,26 @@ class Blending:
             history: the user's items, oldest first.
             found: what the beam found: trained items and their log-probabilities.
         """
-        known = [(row, score) for item_id, score in found if (row := self._row.get(item_id)) is not None]
-        recent = [row for item_id in reversed(history) if (row := self._row.get(item_id)) is not None]
-        rows, scores = self._blend.ranked(
-            np.array(recent, np.int64), np.array([row for row, _ in known], np.int64), np.array([s for _, s in known])
-        )
+        rows, scores = self._blend.ranked(*self._inputs(history, found))
         for row, score in zip(rows.tolist(), scores.tolist(), strict=True):
             yield self._item_ids[row], score
+
+    def shares(
+        self, history: Sequence[str], found: Iterable[tuple[str, float]], item_ids: Sequence[str]
+    ) -> Iterator[BlendShares]:
+        """What each part of the blend gives each of ``item_ids``, which `scored` gave for the same arguments."""
+        row_P = np.array([self._row[item_id] for item_id in item_ids], np.int64)
+        share_P3, companion_P = self._blend.shares(*self._inputs(history, found), row_P)
+        for (model, company, text), companion in zip(share_P3.tolist(), companion_P.tolist(), strict=True):
+            yield BlendShares(model, company, text, None if companion == NONE else self._item_ids[companion])
+
+    def _inputs(
+        self, history: Sequence[str], found: Iterable[tuple[str, float]]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+        known = [(row, score) for item_id, score in found if (row := self._row.get(item_id)) is not None]
+        recent = [row for item_id in reversed(history) if (row := self._row.get(item_id)) is not None]
+        return (
+            np.array(recent, np.int64),
+            np.array([row for row, _ in known], np.int64),
+            np.array([score for _, score in known], np.float64),
+        )

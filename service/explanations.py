@@ -8,18 +8,20 @@ from collections.abc import Sequence
 
 from service.catalog import CatalogItem
 from service.model.semantic_ids import Sid
-from service.recommendation import Explanation, SharedHistory
+from service.recommendation import BlendShares, Explanation, SharedHistory
 
 MAX_RELATIVES = 5
 
 
-def explain(sid: Sid, history: Sequence[CatalogItem], level_scores: tuple[float, ...]) -> Explanation:
+def explain(
+    sid: Sid, history: Sequence[CatalogItem], level_scores: tuple[float, ...], blend: BlendShares | None = None
+) -> Explanation:
     """The items of ``history`` (oldest first) that share the longest prefix with ``sid``, newest first."""
     shared = {item.item.item_id: (_shared_levels(item.sid, sid), item) for item in reversed(history)}
     longest = max((levels for levels, _ in shared.values()), default=0)
     relatives = [item for levels, item in shared.values() if levels == longest > 0][:MAX_RELATIVES]
     return Explanation(
-        tuple(SharedHistory(item.item.item_id, item.item.title, longest) for item in relatives), level_scores
+        tuple(SharedHistory(item.item.item_id, item.item.title, longest) for item in relatives), level_scores, blend
     )
 
 

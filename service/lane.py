@@ -8,7 +8,7 @@ number of results always suffices; it is never narrower than the checkpoint's. I
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Protocol
 
@@ -32,7 +32,7 @@ from service.model.new_items import merge, most_new_items
 from service.model.prompt import PromptTemplate
 from service.model.title_tokens import TitleTokens
 from service.new_items import NewItems
-from service.recommendation import RecommendQuery
+from service.recommendation import BlendShares, RecommendQuery
 
 MAX_BEAM_WIDTH = 512
 
@@ -81,11 +81,12 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An item, its score, and the log-probability of each level (empty if no beam found it)."""
+    """An item, its score, the log-probability of each level (empty if no beam found it), and a blend's parts."""
 
     item: CatalogItem
     score: float
     level_scores: tuple[float, ...] = ()
+    blend: BlendShares | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +210,7 @@ class Lane:
         """One list by score, new items in no more of its places than they may take or the model cannot fill."""
         count = ask.query.num_results
         model = [(place, place.score) for place in places if not place.item.is_new]
-        listed = self._blended(catalog, legal, history, model, count)
+        listed = self._blended(catalog, legal, history, model, ask.query)
         most = max(most_new_items(self.options.new_item_share, count), count - len(listed))
         if self._new_items is None:
             new = [(place, place.score) for place in places if place.item.is_new]
@@ -228,22 +229,26 @@ class Lane:
         legal: LegalItems,
         history: Sequence[CatalogItem],
         model: list[tuple[Place, float]],
-        count: int,
+        query: RecommendQuery,
     ) -> list[tuple[Place, float]]:
-        """The best ``count`` of what the beam found and the history's neighbours, by blended score."""
+        """The best of what the beam found and the history's neighbours, by blended score."""
         if self._blending is None:
             return model
+        taken = [item.item.item_id for item in history]
         of_beam = {place.item.item.item_id: place for place, _ in model}
-        found = ((item_id, place.score) for item_id, place in of_beam.items())
-        scored = self._blending.scored([item.item.item_id for item in history], found)
+        found = [(item_id, place.score) for item_id, place in of_beam.items()]
         levels = {item_id: place.level_scores for item_id, place in of_beam.items()}
-        items = ((catalog.get(item_id), score) for item_id, score in scored)
+        items = ((catalog.get(item_id), score) for item_id, score in self._blending.scored(taken, found))
         allowed = (
-            (Place(item, score, levels.get(item.item.item_id, ())), score)
+            Place(item, score, levels.get(item.item.item_id, ()))
             for item, score in items
             if item and not item.is_new and legal.allows(item)
         )
-        return list(islice(allowed, count))
+        places = list(islice(allowed, query.num_results))
+        if query.explain:
+            shares = self._blending.shares(taken, found, [place.item.item.item_id for place in places])
+            places = [replace(place, blend=share) for place, share in zip(places, shares, strict=True)]
+        return [(place, place.score) for place in places]
 
     def _popular(self, catalog: Catalog, ask: Ask, reasons: tuple[str, ...], why: str) -> Ranked:
         legal = catalog.legal(ask.query.filter, self._excluded(ask))

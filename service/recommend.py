@@ -149,5 +149,5 @@ class Recommender:
 def _item(rank: int, place: Place, ranked: Ranked, explained: bool) -> RecommendedItem:
     item = place.item
     source: Source = "fallback" if ranked.fallback else "new_item" if item.is_new else "model"
-    explanation = explain(item.sid, ranked.history, place.level_scores) if explained else None
+    explanation = explain(item.sid, ranked.history, place.level_scores, place.blend) if explained else None
     return RecommendedItem(item.item.item_id, place.score, rank, source, item.sid, item.item.title, explanation)

@@ -51,11 +51,25 @@ class SharedHistory:
 
 
 @dataclass(frozen=True, slots=True)
+class BlendShares:
+    """The probability that each part of a blend gives an item (`service.model.blend`); 0 where a part does not know it.
+
+    ``companion`` is the history's item that speaks most for it in ``company``.
+    """
+
+    model: float
+    company: float
+    text: float
+    companion: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why an item: its nearest relatives in the history, and the log-probability of each code of its SID."""
+    """Why an item: its nearest relatives in the history, the log-probability of each code, what a blend's parts say."""
 
     history: tuple[SharedHistory, ...]
     level_scores: tuple[float, ...]
+    blend: BlendShares | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from service.api.quota import charge
 from service.api.recommend_schemas import BatchRequest, BatchResponse, RecommendRequest, RecommendResponse
 from service.errors import RequestError
 from service.recommend import Recommender
-from service.recommendation import Recommendation
+from service.recommendation import Explanation, Recommendation
 
 
 def recommend_router(recommender: Recommender) -> APIRouter:
@@ -85,4 +85,9 @@ def _shown(answer: Recommendation) -> dict[str, Any]:
 def _shown_item(item: Any) -> dict[str, Any]:
     names = ("item_id", "score", "rank", "source", "semantic_id", "title")
     shown = {name: getattr(item, name) for name in names}
-    return shown | ({"explanation": item.explanation} if item.explanation is not None else {})
+    return shown if item.explanation is None else shown | {"explanation": _shown_explanation(item.explanation)}
+
+
+def _shown_explanation(explanation: Explanation) -> dict[str, Any]:
+    shown: dict[str, Any] = {"history": explanation.history, "level_scores": explanation.level_scores}
+    return shown if explanation.blend is None else shown | {"blend": explanation.blend}

@@ -105,11 +105,21 @@ class SharedHistoryOut(BaseModel):
     shared_levels: int = Field(description="how many codes both begin with")
 
 
+class BlendSharesOut(BaseModel):
+    """The probability that each part of the blend gives an item; their weights are in GET /model."""
+
+    model: float = Field(description="by the model's beam; 0 where it did not find the item")
+    company: float = Field(description="by what others took beside or after the history; 0 where it is no neighbour")
+    text: float = Field(description="by how near its text is to the history's")
+    companion: str | None = Field(description="the item of the history that speaks most for it in company")
+
+
 class ExplanationOut(BaseModel):
     """Why an item."""
 
     history: list[SharedHistoryOut] = Field(description="the past items with the longest common prefix, newest first")
     level_scores: list[float] = Field(description="log-probability of each code; empty where no beam found the item")
+    blend: BlendSharesOut | None = Field(None, description="the parts of its score, where the model is blended")
 
 
 class RecommendedItemOut(BaseModel):

@@ -19,11 +19,22 @@ class SharedHistory:
 
 
 @dataclass(frozen=True, slots=True)
+class BlendShares:
+    """The probability that each part of the blend gives an item; ``companion`` speaks most for it in ``company``."""
+
+    model: float
+    company: float
+    text: float
+    companion: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """Why an item."""
 
     history: tuple[SharedHistory, ...]
     level_scores: tuple[float, ...]
+    blend: BlendShares | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +179,8 @@ def _recommended(row: Mapping[str, Any]) -> RecommendedItem:
     reason, explanation = row.get("explanation"), None
     if reason is not None:
         relatives = tuple(plain(SharedHistory, item) for item in reason["history"])
-        explanation = Explanation(relatives, tuple(reason["level_scores"]))
+        blend = reason.get("blend")
+        shares = None if blend is None else plain(BlendShares, blend)
+        explanation = Explanation(relatives, tuple(reason["level_scores"]), shares)
     sid = tuple(row.get("semantic_id") or ())
     return plain(RecommendedItem, row, semantic_id=sid, explanation=explanation)

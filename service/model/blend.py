@@ -100,6 +100,23 @@ class Blend:
         share_C3 = np.stack([model_C, company_C, self._text(row_C, recent_K, weight_K)], 1)
         return row_C, np.log(share_C3 + FLOOR)
 
+    def shares(self, history_H: Rows, found_F: Rows, log_prob_F: Floats, row_P: Rows) -> tuple[Floats, Rows]:
+        """What each part gives candidates ``row_P``: p_model, p_company, p_text, float64 [P, 3]; and their companions.
+
+        A companion is the row of the history's item that speaks most for the candidate in p_company, int64 [P], `NONE`
+        where nothing does. The other arguments are those of `features`.
+        """
+        row_C, feature_C3 = self.features(history_H, found_F, log_prob_F)
+        share_P3 = np.maximum(np.exp(feature_C3[np.searchsorted(row_C, row_P)]) - FLOOR, 0.0)
+        recent_K = history_H[: self.weights.history]
+        weight_K = np.power(self.weights.decay, np.arange(len(recent_K), dtype=np.float64))
+        strength_KQ = self._neighbours.strength_NQ[recent_K] * weight_K[:, None]
+        near_KQ = self._neighbours.neighbour_NQ[recent_K]
+        said_KP = np.zeros((len(recent_K), len(row_P)))
+        for place, row in enumerate(row_P):
+            said_KP[:, place] = (strength_KQ * (near_KQ == row)).sum(1)
+        return share_P3, _loudest(recent_K, said_KP)
+
     def _company(self, row_C: Rows, recent_K: Rows, near_KQ: Rows, weight_K: Floats) -> Floats:
         strength_KQ = np.where(near_KQ != NONE, self._neighbours.strength_NQ[recent_K], 0.0) * weight_K[:, None]
         place_KQ = np.minimum(np.searchsorted(row_C, near_KQ), max(len(row_C) - 1, 0))
@@ -115,6 +132,12 @@ class Blend:
         # an item is not its own neighbour
         share_KC = np.where(recent_K[:, None] == row_C[None], 0.0, np.exp(np.minimum(log_share_KC, 0.0)))
         return np.asarray(weight_K @ share_KC, np.float64)
+
+
+def _loudest(recent_K: Rows, said_KP: Floats) -> Rows:
+    if not len(recent_K):
+        return np.full(said_KP.shape[1], NONE, np.int64)
+    return np.where(said_KP.max(0) > 0, recent_K[said_KP.argmax(0)], NONE)
 
 
 def log_densities(embedding_NE: NDArray[np.float32], temperature: float) -> NDArray[np.float32]:

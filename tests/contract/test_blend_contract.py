@@ -1,6 +1,7 @@
 """What POST /recommend promises when the checkpoint has weights for company and texts."""
 
 import dataclasses
+import math
 from pathlib import Path
 
 import numpy as np
@@ -100,6 +101,19 @@ async def test_explanations_of_what_the_beam_did_not_find_have_no_level_scores(b
         found = service.engine.requests[-1].beam_width
     levels = [item["explanation"]["level_scores"] for item in answer["items"]]
     assert found == 2 and len(levels) == 2 and [] in levels
+    for item in answer["items"]:
+        parts = item["explanation"]["blend"]
+        assert (parts["model"] > 0) == bool(item["explanation"]["level_scores"])
+        assert (
+            math.log(parts["model"]) == pytest.approx(sum(item["explanation"]["level_scores"])) if parts["model"] else 1
+        )
+        assert (parts["companion"] in {"item-3", "item-4", "item-5"}) == (parts["company"] > 0)
+
+
+async def test_without_a_blend_an_explanation_has_no_parts(blended: Checkpoint) -> None:
+    async with running(blended, blend=False) as service:
+        answer = await service.recommend(history=["item-3"], explain=True)
+    assert all("blend" not in item["explanation"] for item in answer["items"])
 
 
 @pytest.mark.parametrize(

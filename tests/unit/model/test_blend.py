@@ -65,6 +65,33 @@ def test_it_is_the_equation(history: list[int], seed: int) -> None:
     assert math.fsum(math.exp(score) for score in scores) == pytest.approx(WEIGHTS.reach)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_shares_are_the_parts_of_the_score(seed: int) -> None:
+    neighbours, embedding = world(seed)
+    blend = Blend(neighbours, embedding, WEIGHTS)
+    asked = np.array([1, 2, 4, 7]), np.array([11, 20]), np.array([-1.5, -4.0])
+    rows, scores = blend.ranked(*asked)
+    share_P3, companion = blend.shares(*asked, rows)
+    weighed = np.log(share_P3 + FLOOR) @ [WEIGHTS.model, WEIGHTS.company, WEIGHTS.text]
+    assert scores - weighed == pytest.approx(scores[0] - weighed[0])
+    assert share_P3[:, 1].sum() <= 1 + 1e-9 and (share_P3[rows == 11, 0]) == pytest.approx(math.exp(-1.5))
+    for row, (_, company, _), told in zip(rows, share_P3, companion, strict=True):
+        said = {
+            int(item): WEIGHTS.decay**k
+            * float(neighbours.strength_NQ[item][neighbours.neighbour_NQ[item] == row].sum())
+            for k, item in enumerate([1, 2, 4])
+        }
+        assert told == (max(said, key=lambda item: said[item]) if company > 1e-9 else NONE)
+
+
+def test_shares_without_a_history_are_the_model_s() -> None:
+    neighbours, embedding = world()
+    asked = np.array([], np.int64), np.array([8, 2]), np.array([-0.5, -1.0])
+    share_P3, companion = Blend(neighbours, embedding, WEIGHTS).shares(*asked, np.array([2, 8]))
+    assert share_P3 == pytest.approx(np.array([[math.exp(-1.0), 0, 0], [math.exp(-0.5), 0, 0]]))
+    assert companion.tolist() == [NONE, NONE]
+
+
 def test_a_history_item_comes_back_only_if_the_beam_found_it() -> None:
     neighbours, embedding = world()
     blend = Blend(neighbours, embedding, WEIGHTS)

@@ -15,7 +15,7 @@ export function explanationOf(item) {
       : "The service gave no explanation for this item.";
     return el("p", { class: "hint" }, why);
   }
-  return el("div", { class: "explanation" }, levels(item, explanation), relatives(item, explanation));
+  return el("div", { class: "explanation" }, levels(item, explanation), parts(explanation), relatives(item, explanation));
 }
 
 function levels(item, explanation) {
@@ -38,6 +38,27 @@ function levels(item, explanation) {
   const head = ["Level", "Code", "", "Probability", "Log"].map((word) => el("th", { scope: "col" }, word));
   const caption = el("caption", {}, "How likely each code was, given the history and the codes before it");
   return el("table", { class: "levels" }, caption, el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows));
+}
+
+function parts({ blend }) {
+  if (!blend) return null;
+  const because = blend.companion && el("span", { class: "hint" }, " most of all beside ", said(titleOf(blend.companion)));
+  const rows = [
+    ["The model", blend.model, null],
+    ["What others took next", blend.company, because],
+    ["Text", blend.text, null],
+  ].map(([name, share, more]) =>
+    el(
+      "tr",
+      {},
+      el("th", { scope: "row" }, name, more),
+      el("td", { class: "wide" }, bar(share)),
+      el("td", { class: "number" }, share > 0 ? percent(share) : "no"),
+    ),
+  );
+  const head = ["Part", "", "Probability"].map((word) => el("th", { scope: "col" }, word));
+  const caption = el("caption", {}, "How likely each part of the blend holds the item to be next");
+  return el("table", { class: "parts" }, caption, el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows));
 }
 
 function relatives(item, explanation) {
