@@ -3,13 +3,16 @@
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import redis
 from playwright.sync_api import Browser, Page, expect
 
 from service.app import Parts
+from service.model.blend import NONE, BlendWeights, Neighbours, log_densities
 from service.model.checkpoint import Checkpoint, ItemRecord
 from service.settings import Settings
+from tests.blended_checkpoint import blended_with
 from tests.browser.clicks import BIDI, HOSTILE, Opening
 from tests.chromium import chromium
 from tests.live_service import live_service
@@ -30,7 +33,16 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
         ItemRecord(f"item-{n}", titles.get(n, f"Title {n}"), "", {"genres": [GENRES[n % 3]], "year": 1990 + n})
         for n in range(60)
     ]
-    return write_items(made, items, made.catalog_tensors())
+    return _befriended(write_items(made, items, made.catalog_tensors()))
+
+
+def _befriended(plain: Checkpoint) -> Checkpoint:
+    """Whoever took an item took the one thirty places on."""
+    near_NQ = np.array([[n + 30] if n < 30 else [NONE] for n in range(60)], np.int32)
+    strength_NQ = np.where(near_NQ == NONE, 0, 0.9).astype(np.float32)
+    weights = BlendWeights(0.5, 0.3, 0.1, reach=0.9)
+    density_N = log_densities(plain.catalog_tensors().embedding_NE, weights.temperature)
+    return blended_with(plain.folder, Neighbours(near_NQ, strength_NQ, density_N), weights)
 
 
 @pytest.fixture(scope="package")

@@ -103,7 +103,8 @@ def test_a_service_that_does_not_answer_is_told_and_recovers(opened: Opening) ->
 def test_a_recommendation_is_explained_by_levels_and_by_the_history(opened: Opening) -> None:
     page = opened()
     _, found = answer_to(page, lambda: pick_user(page, "1"))
-    item = next(item for item in found["items"] if item["explanation"]["history"])
+    reasons = [(item, item["explanation"]) for item in found["items"]]
+    item = next(item for item, reason in reasons if reason["history"] and reason["level_scores"])
     row = page.locator(f'[data-item="{item["item_id"]}"]')
     row.get_by_role("button", name="Why").click()
     levels = row.locator("table.levels tbody tr")
@@ -117,6 +118,21 @@ def test_a_recommendation_is_explained_by_levels_and_by_the_history(opened: Open
     )
     row.get_by_role("button", name="Why").click()
     expect(levels).to_have_count(0)
+
+
+def test_the_parts_of_a_blend_are_shown_with_the_past_item_that_speaks_most(opened: Opening) -> None:
+    page = opened()
+    _, found = answer_to(page, lambda: pick_user(page, "1"))
+    item = next(item for item in found["items"] if item["explanation"]["blend"]["companion"])
+    row = page.locator(f'[data-item="{item["item_id"]}"]')
+    row.get_by_role("button", name="Why").click()
+    parts = row.locator("table.parts tbody tr")
+    expect(parts).to_have_count(3)
+    company = item["explanation"]["blend"]["company"]
+    expect(parts.nth(1)).to_contain_text(f"{100 * company:.1f} %")
+    friend = int(item["item_id"].removeprefix("item-")) - 30
+    assert item["explanation"]["blend"]["companion"] == f"item-{friend}"
+    expect(parts.nth(1)).to_contain_text("most of all beside")
 
 
 def test_a_filter_allows_only_what_it_names(opened: Opening) -> None:

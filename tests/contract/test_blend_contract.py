@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.torch import save_file
 
 from service.errors import CheckpointError
 from service.model.blend import NONE, BlendWeights, Neighbours, log_densities
-from service.model.checkpoint import NEIGHBOURS, Checkpoint, open_checkpoint, seal
+from service.model.checkpoint import NEIGHBOURS, Checkpoint
 from service.model.checkpoint_files import MANIFEST
+from tests.blended_checkpoint import blended_with
 from tests.service_doubles import ids, running
 from tests.tiny_checkpoint import build
 
@@ -29,20 +29,7 @@ def blended(tmp_path: Path) -> Checkpoint:
     for item, friend in FRIENDS.items():
         near[item, 0], cosine[item, 0] = friend, 0.9
     neighbours = Neighbours(near, cosine, log_densities(embedding_NE, WEIGHTS.temperature))
-    return sealed(folder, neighbours)
-
-
-def sealed(folder: Path, neighbours: Neighbours) -> Checkpoint:
-    save_file(neighbours.tensors(), folder / NEIGHBOURS)
-    fields = open_manifest(folder) | {"blend": dataclasses.asdict(WEIGHTS)}
-    seal(folder, fields)
-    return open_checkpoint(folder)
-
-
-def open_manifest(folder: Path) -> dict[str, object]:
-    from service.model.checkpoint_files import read_manifest
-
-    return read_manifest(folder).model_dump(exclude={"files", "model_version"})
+    return blended_with(folder, neighbours, WEIGHTS)
 
 
 async def test_friends_of_the_history_come_first_and_scores_fall(blended: Checkpoint) -> None:
@@ -127,7 +114,7 @@ def test_neighbours_that_do_not_fit_are_refused(blended: Checkpoint, fault: obje
     from safetensors.torch import load_file
 
     stored = Neighbours.from_tensors(load_file(blended.folder / NEIGHBOURS))
-    broken = sealed(blended.folder, fault(stored))  # type: ignore[operator]
+    broken = blended_with(blended.folder, fault(stored), WEIGHTS)  # type: ignore[operator]
     with pytest.raises(CheckpointError, match=f"{NEIGHBOURS}: .*{message}"):
         broken.blend()
     assert (blended.folder / MANIFEST).exists()
